@@ -1,0 +1,3 @@
+module github.com/softroce/softroce
+
+go 1.26
