@@ -1,0 +1,134 @@
+# Every target that a person or CI runs. `make help` lists them from the ## comments.
+#
+# build, demo and test need Go, git and make, nothing else. What `make check` and `make interop` need beside
+# that is in CONTRIBUTING.md; .ci/run installs it on Debian.
+
+SHELL      = /bin/sh
+GO         ?= go
+# Packages a run covers: make test PKGS=./pkg/bth/...
+PKGS       ?= ./...
+# Further flags for `go test`: make test TESTFLAGS='-run NAME -v'
+TESTFLAGS  ?=
+# How long each fuzz target runs in `make fuzz-smoke`.
+FUZZTIME   ?= 5s
+# Upper bounds for one package's tests.
+TIMEOUT    ?= 10m
+RACETIMEOUT ?= 20m
+# Benchmarks that `make bench` runs, and how often each.
+BENCH      ?= .
+BENCHCOUNT ?= 1
+# When set, test runs append their counts to this file, one line a run (.ci/run adds them up).
+COUNTFILE  ?=
+
+TOOL        = $(GO) tool -modfile=tools/go.mod
+TESTCOUNT   = $(GO) run ./internal/tools/testcount -counts '$(COUNTFILE)'
+GOFILES     = git ls-files -co --exclude-standard -- '*.go'
+# Packages whose tests are also built for (and, with an emulator, run on) a big-endian machine.
+BE_PKGS     = $(wildcard ./pkg/bth ./pkg/mrtable ./pkg/qpstate ./pkg/wq ./pkg/cq ./pkg/transport ./internal/uapi ./internal/cm ./internal/capture)
+LDFLAGS     =
+
+.PHONY: help build demo test race shuffle check lint fmt fmt-check vet vet-bigendian deps fuzz-smoke interop bench vuln gen gen-check man cover clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
+
+build: ## build the command into bin/softroce
+	$(GO) build -o bin/softroce ./cmd/softroce
+
+demo: ## two adapters on 127.0.0.1 and 127.0.0.2 do every verb once
+	@$(GO) run ./cmd/softroce demo $(DEMOFLAGS)
+
+test: ## run every test; prints what was skipped and why
+	@$(TESTCOUNT) -name test -- -timeout $(TIMEOUT) $(TESTFLAGS) $(PKGS)
+
+race: ## run every test under the race detector (needs a C compiler)
+	@command -v "$$($(GO) env CC)" >/dev/null || { echo "race: the race detector needs a C compiler, and $$($(GO) env CC) is not installed" >&2; exit 1; }
+	@CGO_ENABLED=1 $(TESTCOUNT) -name race -- -race -timeout $(RACETIMEOUT) $(TESTFLAGS) $(PKGS)
+
+shuffle: ## run every test in random order
+	@$(TESTCOUNT) -name shuffle -- -shuffle=on -timeout $(TIMEOUT) $(TESTFLAGS) $(PKGS)
+
+# Every step runs even when an earlier one failed; the summary names the failed ones.
+CHECKS = fmt-check vet vet-bigendian lint deps gen-check shuffle race fuzz-smoke vuln
+
+check: ## everything that CI checks, apart from interop
+	@failed=; summary=; \
+	for step in $(CHECKS); do \
+		echo "== $$step"; begin=$$(date +%s); \
+		if $(MAKE) --no-print-directory $$step; then verdict=ok; else verdict=FAILED; failed="$$failed $$step"; fi; \
+		summary="$$summary$$(printf '  %-14s %-7s %4d s' $$step $$verdict $$(($$(date +%s) - begin)))\n"; \
+	done; \
+	echo "== summary"; printf "$$summary"; \
+	if [ -n "$$failed" ]; then echo "check: failed:$$failed" >&2; exit 1; fi
+
+fmt: ## format the Go files (gofumpt, goimports)
+	@$(GOFILES) | xargs -r $(TOOL) goimports -local github.com/softroce/softroce -w
+	@$(GOFILES) | xargs -r $(TOOL) gofumpt -w
+
+fmt-check: ## fail when a Go file is not formatted
+	@bad=$$($(GOFILES) | xargs -r $(TOOL) gofumpt -l) || exit 1; \
+	imports=$$($(GOFILES) | xargs -r $(TOOL) goimports -local github.com/softroce/softroce -l) || exit 1; \
+	if [ -n "$$bad$$imports" ]; then \
+		echo "fmt-check: not formatted ('make fmt' does it):" >&2; \
+		printf '%s\n' $$bad $$imports | sort -u | sed 's/^/  /' >&2; exit 1; \
+	fi
+
+vet: ## go vet
+	$(GO) vet $(PKGS)
+
+# s390x is big-endian: a byte order taken for granted shows here. The tests are built; they run too where an
+# emulator is installed (Debian: qemu-user).
+vet-bigendian: ## vet and test build for a big-endian machine (runs the core's tests if qemu-s390x is there)
+	GOARCH=s390x CGO_ENABLED=0 $(GO) vet $(PKGS)
+	@if [ -z "$(BE_PKGS)" ]; then echo "vet-bigendian: no core package yet"; \
+	elif command -v qemu-s390x >/dev/null; then \
+		GOARCH=s390x CGO_ENABLED=0 $(TESTCOUNT) -name bigendian -- -short -exec qemu-s390x -timeout $(RACETIMEOUT) $(BE_PKGS); \
+	else \
+		echo "vet-bigendian: qemu-s390x is not installed: the tests are built, not run"; \
+		dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && GOARCH=s390x CGO_ENABLED=0 $(GO) test -c -o "$$dir/" $(BE_PKGS); \
+	fi
+
+lint: ## golangci-lint with .golangci.yml
+	$(TOOL) golangci-lint run
+
+deps: ## the rule who may import whom (deps_test.go)
+	$(GO) test -count=1 -run 'TestImports|TestRule|TestLintRules' .
+
+fuzz-smoke: ## run every fuzz target for FUZZTIME (default 5s)
+	@$(GO) run ./internal/tools/fuzzsmoke -time $(FUZZTIME) $(PKGS)
+
+interop: ## the lab: kernel rdma_rxe in a QEMU guest against softroce (root; installs Debian packages)
+	@if [ ! -x conformance/interop/run.sh ]; then echo "interop: conformance/interop/run.sh is not there" >&2; exit 1; fi
+	@conformance/interop/run.sh
+
+bench: ## run the benchmarks (BENCH=regexp, BENCHCOUNT=n)
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(BENCHCOUNT) $(PKGS)
+
+vuln: ## govulncheck, where its database can be reached
+	@out=$$($(TOOL) govulncheck ./... 2>&1); code=$$?; \
+	if [ $$code -ne 0 ] && printf '%s' "$$out" | grep -q 'fetching vulnerabilities'; then \
+		echo "vuln: not checked: the vulnerability database cannot be reached from here"; exit 0; \
+	fi; printf '%s\n' "$$out"; exit $$code
+
+gen: ## run the generators (tables, documents of the command)
+	$(GO) generate ./...
+
+man: ## write the command's man pages and its reference
+	$(GO) generate ./cmd/softroce
+
+gen-check: ## fail when a generated file is out of date
+	@state() { git ls-files -co --exclude-standard -z | xargs -0 -r cksum 2>/dev/null; }; \
+	before=$$(mktemp) && after=$$(mktemp) && trap 'rm -f "$$before" "$$after"' EXIT && \
+	state >"$$before" && $(MAKE) --no-print-directory gen && state >"$$after" && \
+	if ! cmp -s "$$before" "$$after"; then \
+		echo "gen-check: 'make gen' changed these files; commit them:" >&2; \
+		diff "$$before" "$$after" | awk '/^[<>]/ { print "  " $$4 }' | sort -u >&2; exit 1; \
+	fi
+
+cover: ## test coverage, by function, into bin/cover.out
+	@mkdir -p bin
+	$(GO) test -coverprofile=bin/cover.out -coverpkg=./... -timeout $(TIMEOUT) $(PKGS)
+	$(GO) tool cover -func=bin/cover.out | tail -n 1
+
+clean: ## remove what the targets built
+	rm -rf bin dist
