@@ -1,0 +1,117 @@
+package udp4791
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// Values fixed by the specification.
+const (
+	// Port is the UDP destination port of RoCEv2 (Annex A17.3.1.1, IANA roce).
+	Port = 4791
+	// FirstFlowPort and LastFlowPort bound the source ports of send sockets:
+	// the dynamic range of RFC 6335, which A17 leaves to the sender.
+	FirstFlowPort = 0xC000
+	LastFlowPort  = 0xFFFF
+	// Keys is the number of steering keys: a key is the low 3 bits of the
+	// destination QPN, on every adapter, whatever its worker count.
+	Keys = 8
+)
+
+// Our own tuning.
+const (
+	// MaxWorkers is the largest Config.Workers: there are no more keys.
+	MaxWorkers = Keys
+	// MaxAddrs is the largest number of addresses in one Config.
+	MaxAddrs = 64
+	// MaxBatch is the largest Config.Batch, the kernel's UIO_MAXIOV.
+	MaxBatch = 1024
+	// MaxSendSockets is the number of send sockets an endpoint holds at most.
+	MaxSendSockets = 16
+	// BufferSize is the room for one received datagram: 4096 bytes of
+	// payload and all headers and extended headers that can precede it. A
+	// longer datagram is cut and marked RecvMeta.Truncated.
+	BufferSize = 4608
+	// DefaultTTL is the IPv4 TTL and IPv6 hop limit of the sockets. A
+	// SendSlot with another value costs a control message.
+	DefaultTTL = 64
+
+	defaultBatch  = 64
+	defaultBuffer = 8 << 20
+)
+
+// Config says what to open. Addrs is required; zero elsewhere means the
+// default.
+type Config struct {
+	// Addrs are the local addresses of the adapter, all bindable on this
+	// host, no wildcard, no multicast, at least one and at most MaxAddrs.
+	// A link-local IPv6 address needs its zone.
+	Addrs []netip.Addr
+	// Workers is the number of endpoints, 1 to MaxWorkers; default 1. A
+	// datagram goes to endpoint (destination QPN & 7) mod Workers.
+	Workers int
+	// RecvBuffer and SendBuffer are socket buffer sizes in bytes, in the
+	// unit of SO_RCVBUF (the kernel doubles it for its own overhead).
+	// Default 8 MiB. The kernel may give less; see Group.Notes.
+	RecvBuffer, SendBuffer int
+	// Batch is the number of datagrams per system call, at most MaxBatch;
+	// default 64.
+	Batch int
+}
+
+// Validate reports the first thing wrong with c, in words.
+func (c *Config) Validate() error {
+	switch {
+	case len(c.Addrs) == 0:
+		return fmt.Errorf("udp4791: config: no local address given")
+	case len(c.Addrs) > MaxAddrs:
+		return fmt.Errorf("udp4791: config: %d addresses, limit %d", len(c.Addrs), MaxAddrs)
+	case c.Workers < 0 || c.Workers > MaxWorkers:
+		return fmt.Errorf("udp4791: config: %d workers, want 1 to %d", c.Workers, MaxWorkers)
+	case c.Batch < 0 || c.Batch > MaxBatch:
+		return fmt.Errorf("udp4791: config: batch of %d datagrams, want 1 to %d", c.Batch, MaxBatch)
+	case c.RecvBuffer < 0 || c.SendBuffer < 0:
+		return fmt.Errorf("udp4791: config: negative buffer size (receive %d, send %d bytes)", c.RecvBuffer, c.SendBuffer)
+	}
+	seen := make(map[netip.Addr]bool, len(c.Addrs))
+	for _, a := range c.Addrs {
+		a = a.Unmap()
+		switch {
+		case !a.IsValid():
+			return &AddrError{Addr: a, Reason: "not an address"}
+		case a.IsUnspecified():
+			return &AddrError{Addr: a, Reason: "a wildcard; an adapter needs the very address that its peers send to"}
+		case a.IsMulticast():
+			return &AddrError{Addr: a, Reason: "a multicast group; an adapter needs a unicast address"}
+		case a.Is6() && a.IsLinkLocalUnicast() && a.Zone() == "":
+			return &AddrError{Addr: a, Reason: "link-local and without a zone; write " + a.String() + "%INTERFACE"}
+		case seen[a]:
+			return &AddrError{Addr: a, Reason: "given twice"}
+		}
+		seen[a] = true
+	}
+	return nil
+}
+
+// withDefaults returns a copy with the zero values filled in and the
+// addresses unmapped.
+func (c Config) withDefaults() Config {
+	addrs := make([]netip.Addr, len(c.Addrs))
+	for i, a := range c.Addrs {
+		addrs[i] = a.Unmap()
+	}
+	c.Addrs = addrs
+	if c.Workers == 0 {
+		c.Workers = 1
+	}
+	if c.Batch == 0 {
+		c.Batch = defaultBatch
+	}
+	if c.RecvBuffer == 0 {
+		c.RecvBuffer = defaultBuffer
+	}
+	if c.SendBuffer == 0 {
+		c.SendBuffer = defaultBuffer
+	}
+	return c
+}

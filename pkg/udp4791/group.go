@@ -1,0 +1,153 @@
+package udp4791
+
+import (
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// Group is an adapter's hold on its addresses: their locks and, for each
+// address, one receive socket per worker.
+type Group struct {
+	cfg        Config
+	locals     []local
+	locks      []int
+	endpoints  []*Endpoint
+	recvBuffer int // smallest effective, bytes
+	sendBuffer int
+	missing    []string // optional socket options the kernel lacks
+}
+
+// Open takes the addresses of cfg and opens the receive sockets, all or
+// nothing. It fails with a *BusyError when an address has another owner in
+// this network namespace, an *AddrError when it cannot be an adapter's, and
+// a *SocketError for anything else the system refuses.
+//
+// The sockets belong to the network namespace of the calling thread.
+func Open(cfg Config) (*Group, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	g := &Group{cfg: cfg}
+	if err := g.open(); err != nil {
+		_ = g.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
+func (g *Group) open() error {
+	for _, a := range g.cfg.Addrs {
+		l, err := resolve(a)
+		if err != nil {
+			return err
+		}
+		g.locals = append(g.locals, l)
+		fd, err := takeLock(l)
+		if err != nil {
+			return err
+		}
+		g.locks = append(g.locks, fd)
+		if err := trialBind(l); err != nil {
+			return err
+		}
+	}
+	for w := range g.cfg.Workers {
+		g.endpoints = append(g.endpoints, newEndpoint(g, w))
+	}
+	for _, l := range g.locals {
+		if err := g.openAddr(l); err != nil {
+			return err
+		}
+	}
+	for _, e := range g.endpoints {
+		e.ready()
+	}
+	return nil
+}
+
+// openAddr opens the receive sockets of one address. A socket's index in the
+// kernel's group, which the steering program returns, is the order of binding,
+// so worker w binds as number w.
+func (g *Group) openAddr(l local) error {
+	for w := range g.cfg.Workers {
+		fd, err := newSocket(l, receiveOptions(l.family()), &g.missing)
+		if err != nil {
+			return err
+		}
+		g.endpoints[w].recv = append(g.endpoints[w].recv, fd)
+		g.noteBuffers(fd)
+		if g.cfg.Workers > 1 {
+			if err := joinGroup(fd, w, g.cfg.Workers); err != nil {
+				return &SocketError{Op: "steering by SO_REUSEPORT", Addr: l.addr, Err: err,
+					Reason: "run with one worker"}
+			}
+		}
+		if err := unix.Bind(fd, l.sockaddr(Port)); err != nil {
+			return explainBind(l, err)
+		}
+	}
+	return nil
+}
+
+// joinGroup lets an unbound socket share its address. The first one brings
+// the program, before it is bound, so that no datagram is steered by hash.
+func joinGroup(fd, worker, workers int) error {
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+		return err
+	}
+	if worker > 0 {
+		return nil
+	}
+	return attachFilter(fd, unix.SO_ATTACH_REUSEPORT_CBPF, steeringProgram(workers))
+}
+
+func (g *Group) noteBuffers(fd int) {
+	r := setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, g.cfg.RecvBuffer)
+	s := setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, g.cfg.SendBuffer)
+	if g.recvBuffer == 0 || r < g.recvBuffer {
+		g.recvBuffer = r
+	}
+	if g.sendBuffer == 0 || s < g.sendBuffer {
+		g.sendBuffer = s
+	}
+}
+
+// Close closes all sockets, send sockets included, and then gives the
+// addresses back. No endpoint may be in use. A second Close does nothing.
+func (g *Group) Close() error {
+	var first error
+	keep := func(err error) {
+		if err != nil && first == nil {
+			first = fmt.Errorf("udp4791: close: %w", err)
+		}
+	}
+	for _, e := range g.endpoints {
+		keep(e.close())
+	}
+	for _, fd := range g.locks {
+		keep(unix.Close(fd))
+	}
+	g.locks = nil
+	return first
+}
+
+// Endpoint returns the endpoint of a worker, 0 <= worker < Config.Workers.
+func (g *Group) Endpoint(worker int) *Endpoint { return g.endpoints[worker] }
+
+// Workers returns the number of endpoints.
+func (g *Group) Workers() int { return len(g.endpoints) }
+
+// Addrs returns the group's addresses, IPv4-mapped ones as IPv4, in the order
+// of the Config. The caller may keep the slice.
+func (g *Group) Addrs() []netip.Addr { return append([]netip.Addr(nil), g.cfg.Addrs...) }
+
+// RecvBuffer returns the smallest effective receive buffer of the group's
+// sockets in bytes, in the unit of Config.RecvBuffer.
+func (g *Group) RecvBuffer() int { return g.recvBuffer }
+
+// SendBuffer returns the smallest effective send buffer in bytes, in the unit
+// of Config.SendBuffer.
+func (g *Group) SendBuffer() int { return g.sendBuffer }

@@ -1,0 +1,124 @@
+package udp4791
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Endpoint is one worker's part of a group: a receive socket per address and
+// its send sockets. One goroutine owns it.
+type Endpoint struct {
+	g      *Group
+	worker int
+	recv   []int // receive socket per local address, in the group's order
+	next   int   // the address that ReadBatch looks at first
+
+	rx rxBatch
+	tx txBatch
+	flowTable
+}
+
+// rxBatch is the preallocated side of recvmmsg.
+type rxBatch struct {
+	hdrs  []mmsghdr
+	iovs  []unix.Iovec
+	names []rawSockaddr
+	ctrls []rawControl
+	bufs  [][]byte
+	slots []RecvSlot
+}
+
+func newEndpoint(g *Group, worker int) *Endpoint {
+	e := &Endpoint{g: g, worker: worker}
+	e.rx.init(g.cfg.Batch)
+	e.tx.init(g.cfg.Batch)
+	return e
+}
+
+func (b *rxBatch) init(n int) {
+	b.hdrs = make([]mmsghdr, n)
+	b.iovs = make([]unix.Iovec, n)
+	b.names = make([]rawSockaddr, n)
+	b.ctrls = make([]rawControl, n)
+	b.bufs = make([][]byte, n)
+	b.slots = make([]RecvSlot, n)
+	all := make([]byte, n*BufferSize)
+	for i := range n {
+		b.bufs[i] = all[i*BufferSize : (i+1)*BufferSize : (i+1)*BufferSize]
+		b.iovs[i].Base = &b.bufs[i][0]
+		b.iovs[i].SetLen(BufferSize)
+		h := &b.hdrs[i].hdr
+		h.Name = &b.names[i][0]
+		h.Iov = &b.iovs[i]
+		h.SetIovlen(1)
+		h.Control = &b.ctrls[i].b[0]
+		b.reset(i)
+	}
+}
+
+// reset makes header i ready for the next datagram: the kernel overwrote the
+// lengths of address and control buffer.
+func (b *rxBatch) reset(i int) {
+	h := &b.hdrs[i].hdr
+	h.Namelen = sockaddrSize
+	h.SetControllen(controlSize)
+	h.Flags = 0
+}
+
+// ReadBatch returns the datagrams that wait, at most Config.Batch, from all
+// addresses; an empty slice when there are none. It does not block and does
+// not allocate. Slots and buffers belong to the endpoint until the next
+// ReadBatch. With an error the slots are valid all the same: what came before
+// it is not lost.
+func (e *Endpoint) ReadBatch() ([]RecvSlot, error) {
+	if len(e.recv) == 0 {
+		return nil, ErrClosed
+	}
+	b := &e.rx
+	got := 0
+	first := e.next
+	if e.next++; e.next >= len(e.recv) {
+		e.next = 0
+	}
+	for k := range e.recv {
+		i := first + k
+		if i >= len(e.recv) {
+			i -= len(e.recv)
+		}
+		n, errno := recvmmsg(e.recv[i], b.hdrs[got:])
+		switch errno {
+		case 0:
+			b.fill(got, n, &e.g.locals[i])
+			got += n
+		case unix.EAGAIN, unix.EINTR:
+		default:
+			return b.slots[:got], recvError(e.g.locals[i], errno)
+		}
+		if got == len(b.hdrs) {
+			break
+		}
+	}
+	return b.slots[:got], nil
+}
+
+// fill turns headers [from, from+n) into slots.
+func (b *rxBatch) fill(from, n int, l *local) {
+	for i := from; i < from+n; i++ {
+		h := &b.hdrs[i]
+		s := &b.slots[i]
+		s.Buf = b.bufs[i][:h.n]
+		s.Meta = RecvMeta{Src: b.names[i].addrPort(), Dst: l.addr,
+			Truncated: h.hdr.Flags&unix.MSG_TRUNC != 0}
+		s.Meta.TOS, s.Meta.TTL = b.ctrls[i].tosTTL(int(h.hdr.Controllen))
+		b.reset(i)
+	}
+}
+
+func recvError(l local, errno syscall.Errno) error {
+	return &SocketError{Op: "receive", Addr: l.addr, Err: errno}
+}
+
+// FDs returns the receive descriptors to poll for input, one per address. The
+// slice is the endpoint's: do not change it. It is valid until Group.Close.
+func (e *Endpoint) FDs() []int { return e.recv }
