@@ -303,7 +303,7 @@ func TestRulePlantedViolations(t *testing.T) {
 
 // TestLintRules keeps the depguard rules of .golangci.yml equal to the table. SOFTROCE_UPDATE=1 rewrites them.
 func TestLintRules(t *testing.T) {
-	const file, begin, end = ".golangci.yml", "# begin: from deps_table_test.go\n", "      # end: from deps_table_test.go\n"
+	const file, begin, end = ".golangci.yml", "# begin: from deps_table_test.go\n", "        # end: from deps_table_test.go\n"
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -338,17 +338,17 @@ func depguardRules() string {
 		if deep {
 			glob = "**/*.go"
 		}
-		fmt.Fprintf(&b, "      %s:\n        list-mode: strict\n        files:\n", strings.NewReplacer("/...", "", "/", "-").Replace(r.path))
-		fmt.Fprintf(&b, "          - \"**/%s/%s\"\n", dir, glob)
+		fmt.Fprintf(&b, "        %s:\n          list-mode: strict\n          files:\n", strings.NewReplacer("/...", "", "/", "-").Replace(r.path))
+		fmt.Fprintf(&b, "            - \"**/%s/%s\"\n", dir, glob)
 		if deep {
-			fmt.Fprintf(&b, "          - \"**/%s/*.go\"\n", dir)
+			fmt.Fprintf(&b, "            - \"**/%s/*.go\"\n", dir)
 			for _, other := range rules {
 				if below, _ := strings.CutSuffix(other.path, "/..."); strings.HasPrefix(below, dir+"/") {
-					fmt.Fprintf(&b, "          - \"!**/%s/*.go\"\n", below)
+					fmt.Fprintf(&b, "            - \"!**/%s/*.go\"\n", below)
 				}
 			}
 		}
-		b.WriteString("          - \"!$test\"\n        allow:\n          - $gostd\n")
+		b.WriteString("            - \"!$test\"\n          allow:\n            - $gostd\n")
 		writeAllowed(&b, r, deep)
 		writeDenied(&b, r)
 	}
@@ -366,11 +366,11 @@ func writeAllowed(b *strings.Builder, r rule, deep bool) {
 	for _, p := range slices.Sorted(slices.Values(allowed)) {
 		switch dir, below := strings.CutSuffix(p, "/..."); {
 		case isModule(p):
-			fmt.Fprintf(b, "          - %s\n", p)
+			fmt.Fprintf(b, "            - %s\n", p)
 		case below:
-			fmt.Fprintf(b, "          - %s/%s\n", modulePath, dir)
+			fmt.Fprintf(b, "            - %s/%s\n", modulePath, dir)
 		default:
-			fmt.Fprintf(b, "          - %s/%s$\n", modulePath, p)
+			fmt.Fprintf(b, "            - %s/%s$\n", modulePath, p)
 		}
 	}
 }
@@ -386,8 +386,8 @@ func writeDenied(b *strings.Builder, r rule) {
 	if len(denied) == 0 {
 		return
 	}
-	b.WriteString("        deny:\n")
+	b.WriteString("          deny:\n")
 	for _, p := range slices.Sorted(maps.Keys(denied)) {
-		fmt.Fprintf(b, "          - pkg: %s$\n            desc: %q\n", p, denied[p])
+		fmt.Fprintf(b, "            - pkg: %s$\n              desc: %q\n", p, denied[p])
 	}
 }
