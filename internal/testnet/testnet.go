@@ -1,0 +1,187 @@
+// Package testnet gives a test two hosts: two network namespaces joined by a
+// veth pair, which only this test sees. It owns their making and removal; what
+// runs on them is the caller's.
+//
+// A host is reached in two ways. Do runs a function with its thread in the
+// namespace: sockets made there stay there, and a command started there (with
+// exec.Cmd.Start or Run) lives there. Goroutines started inside Do do not run
+// there. From outside, "ip netns exec NAME" and "nsenter --net=PATH" work with
+// Host.Name and Host.Path.
+//
+// It needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN); without it the test is
+// skipped with the reason.
+package testnet
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// Iface is the name of the veth device on either host.
+const Iface = "veth0"
+
+// DefaultMTU is the link's MTU in bytes when Pair is given 0.
+const DefaultMTU = 1500
+
+// Host is one end of a pair.
+type Host struct {
+	// Name is the namespace's name for "ip netns".
+	Name string
+	// Addr4 (a /24) and Addr6 (a /64) are the host's addresses on Iface.
+	// 127.0.0.1/8 and ::1 are there, too.
+	Addr4, Addr6 netip.Addr
+
+	ns int // descriptor of the namespace
+}
+
+var pairs atomic.Uint32
+
+// Pair makes two hosts with addresses on one link of the given MTU in bytes
+// (0 is DefaultMTU). They are gone when t ends. Addr6 is usable at once: no
+// duplicate address detection runs for it; it is the zero Addr where the
+// kernel has no IPv6.
+func Pair(t testing.TB, mtu int) (a, b *Host) {
+	t.Helper()
+	if mtu == 0 {
+		mtu = DefaultMTU
+	}
+	sweep()
+	n := pairs.Add(1)
+	a = newHost(t, n, "a", "192.0.2.1", "fd5c:4791::1")
+	b = newHost(t, n, "b", "192.0.2.2", "fd5c:4791::2")
+	if err := join(a, b, mtu); err != nil {
+		t.Fatalf("testnet: join %s and %s: %v", a.Name, b.Name, err)
+	}
+	return a, b
+}
+
+// One makes a single host that has the loopback device only.
+func One(t testing.TB) *Host {
+	t.Helper()
+	sweep()
+	h := newHost(t, pairs.Add(1), "a", "127.0.0.1", "::1")
+	if err := h.withHandle(loopbackUp); err != nil {
+		t.Fatalf("testnet: %s: %v", h.Name, err)
+	}
+	return h
+}
+
+func newHost(t testing.TB, n uint32, end, addr4, addr6 string) *Host {
+	t.Helper()
+	h := &Host{Name: hostName(n, end), Addr4: netip.MustParseAddr(addr4)}
+	if _, err := os.Stat("/proc/sys/net/ipv6"); err == nil {
+		h.Addr6 = netip.MustParseAddr(addr6)
+	}
+	var err error
+	h.ns, err = newNamespace(h.Path())
+	if errors.Is(err, os.ErrPermission) {
+		t.Skipf("testnet: needs root to make a network namespace: %v", err)
+	}
+	if err != nil {
+		t.Fatalf("testnet: namespace %s: %v", h.Name, err)
+	}
+	t.Cleanup(func() {
+		unix.Close(h.ns)
+		if err := removeNamespace(h.Path()); err != nil {
+			t.Errorf("testnet: remove %s: %v", h.Path(), err)
+		}
+	})
+	return h
+}
+
+// Path returns the namespace's file.
+func (h *Host) Path() string { return netnsDir + "/" + h.Name }
+
+// Do runs f with the calling goroutine locked to a thread that is in the
+// host's namespace, and returns f's error. f may end the test (t.Fatal).
+func (h *Host) Do(f func() error) error {
+	runtime.LockOSThread()
+	home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("testnet: own namespace: %w", err)
+	}
+	defer unix.Close(home)
+	if err := unix.Setns(h.ns, unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("testnet: enter %s: %w", h.Name, err)
+	}
+	defer func() {
+		// A thread that cannot come home stays locked and dies with its
+		// goroutine.
+		if err := unix.Setns(home, unix.CLONE_NEWNET); err == nil {
+			runtime.UnlockOSThread()
+		}
+	}()
+	return f()
+}
+
+// withHandle runs f with a netlink handle of the host's namespace.
+func (h *Host) withHandle(f func(*netlink.Handle) error) error {
+	nl, err := netlink.NewHandleAt(netns.NsHandle(h.ns))
+	if err != nil {
+		return err
+	}
+	defer nl.Close()
+	return f(nl)
+}
+
+func loopbackUp(nl *netlink.Handle) error {
+	lo, err := nl.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	return nl.LinkSetUp(lo)
+}
+
+// join puts a veth pair between the hosts.
+func join(a, b *Host, mtu int) error {
+	err := a.withHandle(func(nl *netlink.Handle) error {
+		at := netlink.NewLinkAttrs()
+		at.Name, at.MTU = Iface, mtu
+		return nl.LinkAdd(&netlink.Veth{LinkAttrs: at, PeerName: Iface, PeerMTU: uint32(mtu), PeerNamespace: netlink.NsFd(b.ns)})
+	})
+	if err != nil {
+		return err
+	}
+	for _, h := range []*Host{a, b} {
+		if err := h.withHandle(h.configure); err != nil {
+			return fmt.Errorf("%s: %w", h.Name, err)
+		}
+	}
+	return nil
+}
+
+// configure sets addresses and brings both devices up.
+func (h *Host) configure(nl *netlink.Handle) error {
+	if err := loopbackUp(nl); err != nil {
+		return err
+	}
+	link, err := nl.LinkByName(Iface)
+	if err != nil {
+		return err
+	}
+	for _, p := range []netip.Prefix{netip.PrefixFrom(h.Addr4, 24), netip.PrefixFrom(h.Addr6, 64)} {
+		if !p.IsValid() {
+			continue
+		}
+		addr := &netlink.Addr{
+			IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
+			Flags: unix.IFA_F_NODAD,
+		}
+		if err := nl.AddrAdd(link, addr); err != nil {
+			return fmt.Errorf("address %v: %w", p, err)
+		}
+	}
+	return nl.LinkSetUp(link)
+}
