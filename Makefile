@@ -17,7 +17,7 @@ RACETIMEOUT ?= 20m
 # Benchmarks that `make bench` runs, and how often each.
 BENCH      ?= .
 BENCHCOUNT ?= 1
-# When set, test runs append their counts to this file, one line a run (.ci/run adds them up).
+# When set, test runs append their counts to this file, one line a run (.ci/run adds them up; interop may, too).
 COUNTFILE  ?=
 
 TOOL        = $(GO) tool -modfile=tools/go.mod
@@ -99,7 +99,7 @@ fuzz-smoke: ## run every fuzz target for FUZZTIME (default 5s)
 
 interop: ## the lab: kernel rdma_rxe in a QEMU guest against softroce (root; installs Debian packages)
 	@if [ ! -x conformance/interop/run.sh ]; then echo "interop: conformance/interop/run.sh is not there" >&2; exit 1; fi
-	@conformance/interop/run.sh
+	@COUNTFILE='$(COUNTFILE)' conformance/interop/run.sh
 
 bench: ## run the benchmarks (BENCH=regexp, BENCHCOUNT=n)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(BENCHCOUNT) $(PKGS)

@@ -25,7 +25,7 @@ import (
 )
 
 func main() {
-	per := flag.Duration("time", 5*time.Second, "how long each target runs")
+	per := flag.String("time", "5s", "how long each target runs, as for go test -fuzztime")
 	flag.Parse()
 	patterns := flag.Args()
 	if len(patterns) == 0 {
@@ -42,7 +42,7 @@ func main() {
 			failed++
 		}
 	}
-	fmt.Printf("fuzz: %d targets ran for %v each, %d failed\n", len(targets), *per, failed)
+	fmt.Printf("fuzz: %d targets ran for %s each, %d failed\n", len(targets), *per, failed)
 	if failed > 0 {
 		os.Exit(1)
 	}
@@ -52,9 +52,9 @@ func main() {
 type target struct{ Package, Name string }
 
 // run fuzzes the target, says how it went and prints its output when it failed.
-func (t target) run(per time.Duration, out io.Writer) bool {
+func (t target) run(per string, out io.Writer) bool {
 	begin := time.Now()
-	cmd := exec.Command("go", "test", "-run", "^$", "-fuzz", "^"+t.Name+"$", "-fuzztime", per.String(), t.Package)
+	cmd := exec.Command("go", "test", "-run", "^$", "-fuzz", "^"+t.Name+"$", "-fuzztime", per, t.Package)
 	text, err := cmd.CombinedOutput()
 	verdict := "ok  "
 	if err != nil {
