@@ -1,0 +1,130 @@
+package nic
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// Each level refuses with a text that names the resource, the level and the
+// limit, and a refused charge books nothing anywhere.
+func TestLedgerNamesTheLimit(t *testing.T) {
+	tests := []struct {
+		name   string
+		limits Limits
+		want   []string
+	}{
+		{"program", Limits{Program: Quota{QPs: 3}}, []string{"queue pairs", "this program", "3 in use", "limit 3"}},
+		{"user", Limits{User: Quota{QPs: 3}}, []string{"queue pairs", "user 1000", "limit 3"}},
+		{"adapter", Limits{Adapter: Quota{QPs: 3}}, []string{"queue pairs", "this adapter", "limit 3"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLedger(tt.limits.withDefaults())
+			a, err := l.open(1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				if err := a.charge(ResourceQPs, 1); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err = a.charge(ResourceQPs, 1)
+			if !errors.Is(err, syscall.ENOMEM) {
+				t.Fatalf("fourth QP: %v, want ENOMEM", err)
+			}
+			for _, w := range tt.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("%q does not say %q", err, w)
+				}
+			}
+			if n := l.usage()[ResourceQPs]; n != 3 {
+				t.Errorf("%d QPs booked, want 3", n)
+			}
+			a.release(ResourceQPs, 1)
+			if err := a.charge(ResourceQPs, 1); err != nil {
+				t.Errorf("after a release: %v", err)
+			}
+			a.close()
+			if got := l.usage(); got != [numResources]uint64{} {
+				t.Errorf("after close: %v booked", got)
+			}
+			if len(l.users) != 0 {
+				t.Errorf("after close: %d users kept", len(l.users))
+			}
+		})
+	}
+}
+
+func TestLedgerDoesNotWrap(t *testing.T) {
+	l := newLedger(Limits{}.withDefaults())
+	a, err := l.open(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.charge(ResourceRegisteredBytes, 5); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.charge(ResourceRegisteredBytes, ^uint64(0)); !errors.Is(err, syscall.ENOMEM) {
+		t.Fatalf("2^64-1 more bytes: %v, want ENOMEM", err)
+	}
+}
+
+func TestLedgerBoundsProgramsOfAUser(t *testing.T) {
+	l := newLedger(Limits{User: Quota{Programs: 2}}.withDefaults())
+	for range 2 {
+		if _, err := l.open(7); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := l.open(7); !errors.Is(err, syscall.ENOMEM) || !strings.Contains(err.Error(), "programs of user 7") {
+		t.Fatalf("third program: %v", err)
+	}
+	if _, err := l.open(8); err != nil {
+		t.Fatalf("another user's program: %v", err)
+	}
+}
+
+func TestLedgerConcurrent(t *testing.T) {
+	l := newLedger(Limits{Adapter: Quota{QPs: 100}}.withDefaults())
+	var wg sync.WaitGroup
+	for uid := range uint32(8) {
+		wg.Go(func() {
+			a, err := l.open(uid)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for range 200 {
+				if a.charge(ResourceQPs, 1) == nil && l.usage()[ResourceQPs] > 100 {
+					t.Error("over the limit")
+				}
+			}
+			a.close()
+		})
+	}
+	wg.Wait()
+	if got := l.usage(); got != [numResources]uint64{} {
+		t.Errorf("%v still booked", got)
+	}
+}
+
+// Every resource has a quota field, a default at every level and a name.
+func TestEveryResourceIsBounded(t *testing.T) {
+	l := Limits{}.withDefaults()
+	names := map[string]bool{}
+	for r := range numResources {
+		for _, q := range []*Quota{&l.Adapter, &l.User, &l.Program} {
+			if *q.field(r) == 0 {
+				t.Errorf("%v has no default", r)
+			}
+		}
+		if names[r.String()] {
+			t.Errorf("name %q twice", r)
+		}
+		names[r.String()] = true
+	}
+}
