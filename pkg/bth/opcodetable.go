@@ -73,6 +73,10 @@ type OpcodeInfo struct {
 // opcodes is the one opcode table, expanded from operations.
 var opcodes = buildOpcodes()
 
+// MaxHeaderLen is the most that BTH and extended headers take, in bytes: 52 in an
+// RD CmpSwap or FetchAdd (12 + 4 + 8 + 28).
+const MaxHeaderLen = BTHLen + RDETHLen + DETHLen + AtomicETHLen
+
 // classSet is a set of transport classes, one bit each.
 type classSet uint8
 
