@@ -154,23 +154,42 @@ func join(a, b *Host, mtu int) error {
 	if err != nil {
 		return err
 	}
+	// A device that comes up before its peer learns of the carrier from a
+	// deferred event, up to two seconds later, and holds IPv6 back until then;
+	// one that comes up with carrier does not. So a comes up twice, the second
+	// time behind b; its IPv6 addresses would not survive the first.
+	for _, step := range []struct {
+		h *Host
+		f func(*netlink.Handle, netlink.Link) error
+	}{
+		{a, (*netlink.Handle).LinkSetUp}, {b, (*netlink.Handle).LinkSetUp}, {b, b.addAddrs},
+		{a, (*netlink.Handle).LinkSetDown}, {a, (*netlink.Handle).LinkSetUp}, {a, a.addAddrs},
+	} {
+		if err := step.h.withLink(step.f); err != nil {
+			return fmt.Errorf("%s: %w", step.h.Name, err)
+		}
+	}
 	for _, h := range []*Host{a, b} {
-		if err := h.withHandle(h.configure); err != nil {
-			return fmt.Errorf("%s: %w", h.Name, err)
+		if err := h.withHandle(loopbackUp); err != nil {
+			return fmt.Errorf("%s: loopback: %w", h.Name, err)
 		}
 	}
 	return nil
 }
 
-// configure sets addresses and brings both devices up.
-func (h *Host) configure(nl *netlink.Handle) error {
-	if err := loopbackUp(nl); err != nil {
-		return err
-	}
-	link, err := nl.LinkByName(Iface)
-	if err != nil {
-		return err
-	}
+// withLink runs f on the host's end of the link.
+func (h *Host) withLink(f func(*netlink.Handle, netlink.Link) error) error {
+	return h.withHandle(func(nl *netlink.Handle) error {
+		link, err := nl.LinkByName(Iface)
+		if err != nil {
+			return err
+		}
+		return f(nl, link)
+	})
+}
+
+// addAddrs gives the host its addresses.
+func (h *Host) addAddrs(nl *netlink.Handle, link netlink.Link) error {
 	for _, p := range []netip.Prefix{netip.PrefixFrom(h.Addr4, 24), netip.PrefixFrom(h.Addr6, 64)} {
 		if !p.IsValid() {
 			continue
@@ -183,5 +202,5 @@ func (h *Host) configure(nl *netlink.Handle) error {
 			return fmt.Errorf("address %v: %w", p, err)
 		}
 	}
-	return nl.LinkSetUp(link)
+	return nil
 }

@@ -105,7 +105,7 @@ func TestNamespacesGoWithTheTest(t *testing.T) {
 
 // A test that is killed leaves its namespaces; the next run removes them.
 func TestSweepRemovesADeadProcessesNamespace(t *testing.T) {
-	One(t) // skips where namespaces cannot be made
+	One(t)                                               // skips where namespaces cannot be made
 	stale := netnsDir + "/" + namePrefix + "-1-never-1a" // pid 1 with a start time it never had
 	fd, err := newNamespace(stale)
 	if err != nil {
