@@ -27,7 +27,7 @@ GOFILES     = git ls-files -co --exclude-standard -- '*.go'
 BE_PKGS     = $(wildcard ./pkg/bth ./pkg/mrtable ./pkg/qpstate ./pkg/wq ./pkg/cq ./pkg/transport ./internal/uapi ./internal/cm ./internal/capture)
 LDFLAGS     =
 
-.PHONY: help build demo test race shuffle check lint fmt fmt-check vet vet-bigendian deps fuzz-smoke interop bench vuln gen gen-check man cover clean
+.PHONY: help build demo test race shuffle check lint fmt fmt-check mod-check vet vet-bigendian deps fuzz-smoke interop bench vuln gen gen-check man cover clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
@@ -49,7 +49,7 @@ shuffle: ## run every test in random order
 	@$(TESTCOUNT) -name shuffle -- -shuffle=on -timeout $(TIMEOUT) $(TESTFLAGS) $(PKGS)
 
 # Every step runs even when an earlier one failed; the summary names the failed ones.
-CHECKS = fmt-check vet vet-bigendian lint deps gen-check shuffle race fuzz-smoke vuln
+CHECKS = fmt-check mod-check vet vet-bigendian lint deps gen-check shuffle race fuzz-smoke vuln
 
 check: ## everything that CI checks, apart from interop
 	@failed=; summary=; \
@@ -72,6 +72,9 @@ fmt-check: ## fail when a Go file is not formatted
 		echo "fmt-check: not formatted ('make fmt' does it):" >&2; \
 		printf '%s\n' $$bad $$imports | sort -u | sed 's/^/  /' >&2; exit 1; \
 	fi
+
+mod-check: ## fail when go.mod or go.sum is not tidy
+	$(GO) mod tidy -diff
 
 vet: ## go vet
 	$(GO) vet $(PKGS)
