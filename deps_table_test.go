@@ -28,12 +28,13 @@ const (
 	gopacket   = "github.com/google/gopacket"
 	water      = "github.com/songgao/water"
 	netlink    = "github.com/vishvananda/netlink"
+	netns      = "github.com/vishvananda/netns"
 	cobra      = "github.com/spf13/cobra"
 	pflag      = "github.com/spf13/pflag"
 	prometheus = "github.com/prometheus/client_golang"
 )
 
-var modules = []string{gopacket, water, netlink, cobra, pflag, prometheus}
+var modules = []string{gopacket, water, netlink, netns, cobra, pflag, prometheus}
 
 // impure are the calls that a pure package may not make.
 var impure = map[string]string{
@@ -106,7 +107,7 @@ var (
 	// coreTests is what the tests of pure packages may use: no socket, no clock.
 	coreTests = []string{"internal/simnet", "internal/capture", gopacket}
 	// edgeTests is what the tests of the other packages may use.
-	edgeTests = []string{"internal/simnet", "internal/capture", "internal/testaddr", "internal/testnet", gopacket, netlink}
+	edgeTests = []string{"internal/simnet", "internal/capture", "internal/testaddr", "internal/testnet", gopacket, netlink, netns}
 	// public is what a program outside of this module could import.
 	public = join(leaves, []string{"pkg/bth/bthlayer", "pkg/verbs", "pkg/rdmacm", "pkg/adapter"})
 )
@@ -210,11 +211,11 @@ var rules = []rule{
 	},
 	{
 		path: "conformance/...", is: "the wire-level suite: the second opinion", never: "transport, nic",
-		may: []string{"pkg/bth"}, testsMay: []string{"internal/testaddr", "internal/testnet", netlink}, unix: true,
+		may: []string{"pkg/bth"}, testsMay: []string{"internal/testaddr", "internal/testnet", netlink, netns}, unix: true,
 	},
 	{
 		path: "conformance/interop/...", is: "the lab against kernel rdma_rxe", never: "transport, nic",
-		may:      []string{"pkg/bth", "pkg/verbs", "pkg/rdmacm", "internal/testnet", netlink},
+		may:      []string{"pkg/bth", "pkg/verbs", "pkg/rdmacm", "internal/testnet", netlink, netns},
 		testsMay: []string{"internal/testaddr"}, unix: true,
 	},
 	{
