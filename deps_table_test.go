@@ -27,8 +27,8 @@ type rule struct {
 const (
 	gopacket   = "github.com/google/gopacket"
 	water      = "github.com/songgao/water"
-	netlink    = "github.com/vishvananda/netlink"
 	netns      = "github.com/vishvananda/netns"
+	netlink    = "github.com/vishvananda/netlink"
 	cobra      = "github.com/spf13/cobra"
 	pflag      = "github.com/spf13/pflag"
 	prometheus = "github.com/prometheus/client_golang"
@@ -200,7 +200,7 @@ var rules = []rule{
 	},
 	{
 		path: "internal/testnet", is: "network namespaces and links that clean up after themselves, for tests", never: "anything a test is about",
-		may: []string{netlink}, testsMay: edgeTests, unix: true,
+		may: []string{netlink, netns}, testsMay: edgeTests, unix: true,
 	},
 	{path: "internal/tools/...", is: "small programs that the Makefile runs", never: "a part of softroce"},
 

@@ -8,15 +8,15 @@ import (
 )
 
 // read feeds events to a new report and gives back what it printed and its line of counts.
-func read(t *testing.T, events ...string) (r *report, printed, counts string) {
+func read(t *testing.T, events ...string) (printed, counts string) {
 	t.Helper()
 	var out strings.Builder
-	r = newReport(&out)
+	r := newReport(&out)
 	if err := r.read(strings.NewReader(strings.Join(events, "\n"))); err != nil {
 		t.Fatal(err)
 	}
 	counts = r.finish("test")
-	return r, out.String(), counts
+	return out.String(), counts
 }
 
 const pass = `{"Action":"pass","Package":"p"}`
@@ -93,7 +93,7 @@ func TestReportCounts(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, printed, counts := read(t, c.events...)
+			printed, counts := read(t, c.events...)
 			if counts != c.counts {
 				t.Errorf("counts\n got: %s\nwant: %s", counts, c.counts)
 			}
@@ -111,7 +111,7 @@ func TestReportNamesAtMostFiveSkips(t *testing.T) {
 	for _, n := range []string{"A", "B", "C", "D", "E", "F", "G"} {
 		events = append(events, `{"Action":"skip","Package":"p","Test":"Test`+n+`"}`)
 	}
-	_, printed, _ := read(t, events...)
+	printed, _ := read(t, events...)
 	if !strings.Contains(printed, "skipped 7: (no reason given)") || !strings.Contains(printed, "and 2 more") {
 		t.Errorf("got\n%s", printed)
 	}
