@@ -1,0 +1,79 @@
+//go:build race
+
+package shm
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// heaps is the registry of segments that lie on this process's heap, by the
+// inode of their memfd. The memfd itself stays empty: it only carries the
+// identity from one end to the other. An entry lives as long as a segment of
+// its inode is open.
+var heaps = struct {
+	sync.Mutex
+	byInode map[inode]*heapMemory
+}{byInode: map[inode]*heapMemory{}}
+
+type heapMemory struct {
+	mem  []byte
+	refs int
+}
+
+var acrossProcesses atomic.Bool
+
+// ShareAcrossProcesses makes a race build use real mappings from now on, so
+// that it can talk to another process; the detector then no longer sees what
+// happens in segments. Builds without -race always do, and this does nothing.
+func ShareAcrossProcesses() { acrossProcesses.Store(true) }
+
+// back gives a new segment its memory: from the heap, unless
+// ShareAcrossProcesses was called.
+func (s *Segment) back(size int) (err error) {
+	if acrossProcesses.Load() {
+		s.mem, err = mmap(s.fd, size, false)
+		return err
+	}
+	// Nobody else can map what is not there: say so instead of giving zeros.
+	if err := s.addSeals(unix.F_SEAL_WRITE); err != nil {
+		return err
+	}
+	s.mem, s.heap = alignedBytes(size), true
+	heaps.Lock()
+	defer heaps.Unlock()
+	heaps.byInode[s.inode] = &heapMemory{mem: s.mem, refs: 1}
+	return nil
+}
+
+// attach gives a segment the memory behind a received descriptor: the same
+// slice when this process created it.
+func (s *Segment) attach(fd, size, seals int) (err error) {
+	heaps.Lock()
+	defer heaps.Unlock()
+	if h := heaps.byInode[s.inode]; h != nil {
+		h.refs++
+		s.mem, s.heap = h.mem, true
+		return nil
+	}
+	if seals&unix.F_SEAL_WRITE != 0 {
+		return ErrOtherHeap
+	}
+	s.mem, err = mmap(fd, size, s.readOnly)
+	return err
+}
+
+func (s *Segment) detach() error {
+	if !s.heap {
+		return unix.Munmap(s.mem)
+	}
+	heaps.Lock()
+	defer heaps.Unlock()
+	h := heaps.byInode[s.inode]
+	if h.refs--; h.refs == 0 {
+		delete(heaps.byInode, s.inode)
+	}
+	return nil
+}

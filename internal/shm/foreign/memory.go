@@ -1,0 +1,198 @@
+package foreign
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+var (
+	// ErrRevoked is returned for every access after Revoke.
+	ErrRevoked = errors.New("foreign: access was revoked")
+	// ErrBounds is returned for an access that leaves the region.
+	ErrBounds = errors.New("foreign: access outside the region")
+	// ErrMisaligned is returned for an atomic on an address that is not a
+	// multiple of 8.
+	ErrMisaligned = errors.New("foreign: atomic on an address not aligned to 8 bytes")
+)
+
+// maxCall is the most bytes that one system call moves: Linux cuts at a little
+// less than 2 GiB, and a revocation should not wait long.
+const maxCall = 1 << 20
+
+// Process is a program whose memory is reached. All its regions share it, so
+// that one Revoke stops them all. It borrows nothing: whoever watches the
+// program's exit and hang-up calls Revoke. Methods may be called from any
+// goroutine.
+type Process struct {
+	pid     int
+	revoked atomic.Bool
+}
+
+// NewProcess names a program by its pid, as it is seen from here. Ask Allowed
+// first.
+func NewProcess(pid int) *Process { return &Process{pid: pid} }
+
+// PID returns the program's pid.
+func (p *Process) PID() int { return p.pid }
+
+// Revoke stops every access that has not reached the kernel yet, for good. It
+// comes first when a program exits, hangs up or calls exec: the pid then
+// belongs to somebody else.
+func (p *Process) Revoke() { p.revoked.Store(true) }
+
+// Revoked reports whether Revoke was called.
+func (p *Process) Revoked() bool { return p.revoked.Load() }
+
+// Memory is a region of a program's address space, with the methods of
+// mrtable.Memory. Methods may be called from any goroutine.
+type Memory struct {
+	p      *Process
+	addr   uint64
+	length uint64
+}
+
+// Open returns the region [addr, addr+length) of p and proves that its first
+// and last byte can be read. Errors: ErrBounds when the range wraps;
+// ErrRevoked; EFAULT where nothing is mapped; ESRCH when the program is gone;
+// EPERM, with a hint at Yama.
+func Open(p *Process, addr, length uint64) (*Memory, error) {
+	if length > 0 && addr+length-1 < addr {
+		return nil, fmt.Errorf("open %d bytes at %#x: %w", length, addr, ErrBounds)
+	}
+	m := &Memory{p: p, addr: addr, length: length}
+	var probe [1]byte
+	for _, off := range []uint64{0, length - 1} {
+		if length == 0 {
+			break
+		}
+		if err := m.ReadAt(probe[:], off); err != nil {
+			return nil, explain(p.pid, err)
+		}
+	}
+	return m, nil
+}
+
+// explain adds what an operator can do about a refusal.
+func explain(pid int, err error) error {
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("%w (not allowed to reach process %d: the kernel's ptrace rules forbid it; with Yama's ptrace_scope 1 the program must name this process with PR_SET_PTRACER, with 2 or 3 use shared regions)", err, pid)
+	case errors.Is(err, unix.ENOSYS):
+		return fmt.Errorf("%w (process_vm_readv is missing or filtered here: use shared regions)", err)
+	}
+	return err
+}
+
+// ReadAt copies len(dst) bytes of the program's memory from byte off on.
+// Errors: ErrRevoked, ErrBounds, EFAULT, ESRCH, EPERM; dst may then be partly
+// written.
+func (m *Memory) ReadAt(dst []byte, off uint64) error {
+	return m.transfer("read", dst, off, unix.ProcessVMReadv)
+}
+
+// WriteAt copies src to the program's memory at byte off. Errors as ReadAt's; a
+// part may then have been written.
+func (m *Memory) WriteAt(src []byte, off uint64) error {
+	return m.transfer("write", src, off, unix.ProcessVMWritev)
+}
+
+type vmCall func(pid int, local []unix.Iovec, remote []unix.RemoteIovec, flags uint) (int, error)
+
+func (m *Memory) transfer(op string, buf []byte, off uint64, call vmCall) error {
+	n := uint64(len(buf))
+	if off > m.length || n > m.length-off {
+		return ErrBounds
+	}
+	at := m.addr + off
+	for len(buf) > 0 {
+		if m.p.revoked.Load() {
+			return ErrRevoked
+		}
+		part := buf[:min(len(buf), maxCall)]
+		local := [1]unix.Iovec{{Base: &part[0]}}
+		local[0].SetLen(len(part))
+		remote := [1]unix.RemoteIovec{{Base: uintptr(at), Len: len(part)}}
+		done, err := call(m.p.pid, local[:], remote[:], 0)
+		if err == unix.EINTR {
+			continue
+		}
+		if err == nil && done <= 0 {
+			err = unix.EFAULT
+		}
+		if err != nil {
+			return &AccessError{Op: op, PID: m.p.pid, Addr: at, Len: len(part), Errno: err}
+		}
+		buf, at = buf[done:], at+uint64(done)
+	}
+	return nil
+}
+
+// AccessError is an access that the kernel refused.
+type AccessError struct {
+	Op    string // "read" or "write"
+	PID   int
+	Addr  uint64 // in the program
+	Len   int    // bytes
+	Errno error  // EFAULT, ESRCH, EPERM ...
+}
+
+// Error names the access and the kernel's reason.
+func (e *AccessError) Error() string {
+	return fmt.Sprintf("foreign: %s %d bytes at %#x of process %d: %v", e.Op, e.Len, e.Addr, e.PID, e.Errno)
+}
+
+// Unwrap gives the errno.
+func (e *AccessError) Unwrap() error { return e.Errno }
+
+// stripes guard the read-and-write of an atomic. The stripe is the place within
+// a page, so that one word is one stripe under every address and in every
+// program that maps it.
+var stripes [pageWords]struct {
+	sync.Mutex
+	_ [56]byte // one per cache line
+}
+
+// pageWords is how many aligned words the smallest page holds.
+const pageWords = 4096 / 8
+
+// CompareSwap stores swap at byte off when the 8 bytes there, in host order,
+// equal compare, and returns what was there. Errors as ReadAt's, and
+// ErrMisaligned.
+func (m *Memory) CompareSwap(off, compare, swap uint64) (old uint64, err error) {
+	return m.update(off, func(v uint64) (uint64, bool) { return swap, v == compare })
+}
+
+// FetchAdd adds to the 8 bytes at byte off, in host order, and returns what was
+// there. Errors as ReadAt's, and ErrMisaligned.
+func (m *Memory) FetchAdd(off, add uint64) (old uint64, err error) {
+	return m.update(off, func(v uint64) (uint64, bool) { return v + add, true })
+}
+
+func (m *Memory) update(off uint64, change func(uint64) (uint64, bool)) (old uint64, err error) {
+	at := m.addr + off
+	if at%8 != 0 {
+		return 0, ErrMisaligned
+	}
+	lock := &stripes[at/8%pageWords]
+	lock.Lock()
+	defer lock.Unlock()
+	var word [8]byte
+	if err := m.ReadAt(word[:], off); err != nil {
+		return 0, err
+	}
+	old = binary.NativeEndian.Uint64(word[:])
+	v, store := change(old)
+	if !store {
+		return old, nil
+	}
+	binary.NativeEndian.PutUint64(word[:], v)
+	return old, m.WriteAt(word[:], off)
+}
+
+// Bytes returns nil: this memory is not mapped here.
+func (m *Memory) Bytes(uint64, uint64) []byte { return nil }
