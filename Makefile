@@ -24,7 +24,7 @@ TOOL        = $(GO) tool -modfile=tools/go.mod
 TESTCOUNT   = $(GO) run ./internal/tools/testcount -counts '$(COUNTFILE)'
 GOFILES     = git ls-files -co --exclude-standard -- '*.go'
 # Packages whose tests are also built for (and, with an emulator, run on) a big-endian machine.
-BE_PKGS     = $(wildcard ./pkg/bth ./pkg/mrtable ./pkg/qpstate ./pkg/wq ./pkg/cq ./pkg/transport ./internal/uapi ./internal/cm ./internal/capture)
+BE_PKGS     = $(wildcard ./pkg/bth ./pkg/bth/bthlayer ./pkg/mrtable ./pkg/qpstate ./pkg/wq ./pkg/cq ./pkg/transport ./internal/uapi ./internal/cm ./internal/capture)
 LDFLAGS     =
 
 .PHONY: help build demo test race shuffle check lint fmt fmt-check mod-check vet vet-bigendian deps fuzz-smoke interop bench vuln gen gen-check man cover clean
@@ -85,7 +85,7 @@ vet-bigendian: ## vet and test build for a big-endian machine (runs the core's t
 	GOARCH=s390x CGO_ENABLED=0 $(GO) vet $(PKGS)
 	@if [ -z "$(BE_PKGS)" ]; then echo "vet-bigendian: no core package yet"; \
 	elif command -v qemu-s390x >/dev/null; then \
-		GOARCH=s390x CGO_ENABLED=0 $(TESTCOUNT) -name bigendian -- -short -exec qemu-s390x -timeout $(RACETIMEOUT) $(BE_PKGS); \
+		$(TESTCOUNT) -name bigendian -goarch s390x -- -short -exec qemu-s390x -timeout $(RACETIMEOUT) $(BE_PKGS); \
 	else \
 		echo "vet-bigendian: qemu-s390x is not installed: the tests are built, not run"; \
 		dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && GOARCH=s390x CGO_ENABLED=0 $(GO) test -c -o "$$dir/" $(BE_PKGS); \

@@ -1,7 +1,7 @@
 // Command testcount runs `go test -json` with the arguments after --, prints what a reader needs (one line a
 // package, the output of what failed, every skipped test with its reason) and ends on a line that counts.
 //
-//	testcount [-name WORD] [-counts FILE] -- go-test-arguments
+//	testcount [-name WORD] [-counts FILE] [-goarch ARCH] -- go-test-arguments
 //
 // Its exit status is 0 when go test's is. Tests are counted at the leaves: a test with subtests counts only when
 // it failed by itself. A package that does not build, or dies outside a test, counts as one failure.
@@ -20,8 +20,13 @@ import (
 func main() {
 	name := flag.String("name", "test", "word before the line of counts")
 	counts := flag.String("counts", "", "append the line of counts to this file")
+	goarch := flag.String("goarch", "", "build the tests for this architecture, without cgo (go test's -exec runs them)")
 	flag.Parse()
-	code, err := run(*name, *counts, flag.Args(), os.Stdout)
+	env := os.Environ()
+	if *goarch != "" {
+		env = append(env, "GOARCH="+*goarch, "CGO_ENABLED=0")
+	}
+	code, err := run(*name, *counts, env, flag.Args(), os.Stdout)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testcount:", err)
 	}
@@ -29,8 +34,9 @@ func main() {
 }
 
 // run starts go test and reports on it; the result is the exit status.
-func run(name, counts string, args []string, out io.Writer) (int, error) {
+func run(name, counts string, env, args []string, out io.Writer) (int, error) {
 	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
+	cmd.Env = env
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	pipe, err := cmd.StdoutPipe()
