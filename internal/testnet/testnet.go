@@ -21,6 +21,7 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -32,6 +33,9 @@ const Iface = "veth0"
 
 // DefaultMTU is the link's MTU in bytes when Pair is given 0.
 const DefaultMTU = 1500
+
+// readyTimeout bounds the wait for the kernel's deferred work.
+const readyTimeout = 10 * time.Second
 
 // Host is one end of a pair.
 type Host struct {
@@ -65,15 +69,31 @@ func Pair(t testing.TB, mtu int) (a, b *Host) {
 	return a, b
 }
 
-// One makes a single host that has the loopback device only.
+// One makes a single host that has the loopback device only, with 127.0.0.1
+// and ::1.
 func One(t testing.TB) *Host {
 	t.Helper()
 	sweep()
 	h := newHost(t, pairs.Add(1), "a", "127.0.0.1", "::1")
-	if err := h.withHandle(loopbackUp); err != nil {
+	if err := h.withHandle(h.loopbackUp); err != nil {
 		t.Fatalf("testnet: %s: %v", h.Name, err)
 	}
 	return h
+}
+
+// AddLoopback gives the host one more address, on its loopback device.
+func (h *Host) AddLoopback(t testing.TB, a netip.Addr) {
+	t.Helper()
+	err := h.withHandle(func(nl *netlink.Handle) error {
+		lo, err := nl.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return addAddr(nl, lo, netip.PrefixFrom(a, a.BitLen()))
+	})
+	if err != nil {
+		t.Fatalf("testnet: %s: %v", h.Name, err)
+	}
 }
 
 func newHost(t testing.TB, n uint32, end, addr4, addr6 string) *Host {
@@ -102,28 +122,51 @@ func newHost(t testing.TB, n uint32, end, addr4, addr6 string) *Host {
 // Path returns the namespace's file.
 func (h *Host) Path() string { return netnsDir + "/" + h.Name }
 
+// Enter moves the test's goroutine to the host's namespace until t ends. It
+// must be called from t's own goroutine; subtests run on others and are not
+// moved.
+func (h *Host) Enter(t testing.TB) {
+	t.Helper()
+	leave, err := h.enter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(leave)
+}
+
 // Do runs f with the calling goroutine locked to a thread that is in the
 // host's namespace, and returns f's error. f may end the test (t.Fatal).
 func (h *Host) Do(f func() error) error {
+	leave, err := h.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return f()
+}
+
+// enter locks the goroutine to its thread and moves the thread; leave undoes
+// both.
+func (h *Host) enter() (leave func(), err error) {
 	runtime.LockOSThread()
 	home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		runtime.UnlockOSThread()
-		return fmt.Errorf("testnet: own namespace: %w", err)
+		return nil, fmt.Errorf("testnet: own namespace: %w", err)
 	}
-	defer unix.Close(home)
 	if err := unix.Setns(h.ns, unix.CLONE_NEWNET); err != nil {
+		unix.Close(home)
 		runtime.UnlockOSThread()
-		return fmt.Errorf("testnet: enter %s: %w", h.Name, err)
+		return nil, fmt.Errorf("testnet: enter %s: %w", h.Name, err)
 	}
-	defer func() {
+	return func() {
 		// A thread that cannot come home stays locked and dies with its
 		// goroutine.
 		if err := unix.Setns(home, unix.CLONE_NEWNET); err == nil {
 			runtime.UnlockOSThread()
 		}
-	}()
-	return f()
+		unix.Close(home)
+	}, nil
 }
 
 // withHandle runs f with a netlink handle of the host's namespace.
@@ -136,7 +179,7 @@ func (h *Host) withHandle(f func(*netlink.Handle) error) error {
 	return f(nl)
 }
 
-func loopbackUp(nl *netlink.Handle) error {
+func (h *Host) loopbackUp(nl *netlink.Handle) error {
 	lo, err := nl.LinkByName("lo")
 	if err != nil {
 		return err
@@ -170,7 +213,7 @@ func join(a, b *Host, mtu int) error {
 		}
 	}
 	for _, h := range []*Host{a, b} {
-		if err := h.withHandle(loopbackUp); err != nil {
+		if err := h.withHandle(h.loopbackUp); err != nil {
 			return fmt.Errorf("%s: loopback: %w", h.Name, err)
 		}
 	}
@@ -194,13 +237,28 @@ func (h *Host) addAddrs(nl *netlink.Handle, link netlink.Link) error {
 		if !p.IsValid() {
 			continue
 		}
-		addr := &netlink.Addr{
-			IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
-			Flags: unix.IFA_F_NODAD,
-		}
-		if err := nl.AddrAdd(link, addr); err != nil {
-			return fmt.Errorf("address %v: %w", p, err)
+		if err := addAddr(nl, link, p); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// addAddr adds an address and waits until packets to it are delivered: the
+// kernel makes an IPv6 address's local route in deferred work.
+func addAddr(nl *netlink.Handle, link netlink.Link, p netip.Prefix) error {
+	addr := &netlink.Addr{
+		IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
+		Flags: unix.IFA_F_NODAD,
+	}
+	if err := nl.AddrAdd(link, addr); err != nil {
+		return fmt.Errorf("address %v: %w", p, err)
+	}
+	for until := time.Now().Add(readyTimeout); time.Now().Before(until); time.Sleep(time.Millisecond) {
+		r, err := nl.RouteGet(addr.IP)
+		if err == nil && len(r) > 0 && r[0].Type == unix.RTN_LOCAL {
+			return nil
+		}
+	}
+	return fmt.Errorf("address %v: no local route after %v", p, readyTimeout)
 }

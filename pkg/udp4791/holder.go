@@ -87,9 +87,11 @@ func parseUDPLine(line string) (udpSocket, bool) {
 	return udpSocket{a, int(p), ino}, true
 }
 
-// unixInode finds the inode of a bound Unix socket by name, 0 if none. Lines
-// are "Num RefCount Protocol Flags Type St Inode Path".
+// unixInode finds the inode of a listening Unix socket by name, 0 if none.
+// Lines are "Num RefCount Protocol Flags Type St Inode Path"; the connections
+// in the listener's queue have the same path, but not its flag.
 func unixInode(name string) uint64 {
+	const acceptCon = 1 << 16 // __SO_ACCEPTCON
 	f, err := os.Open(procNet + "unix")
 	if err != nil {
 		return 0
@@ -97,7 +99,10 @@ func unixInode(name string) uint64 {
 	defer f.Close()
 	for sc := bufio.NewScanner(f); sc.Scan(); {
 		w := strings.Fields(sc.Text())
-		if len(w) == 8 && w[7] == name {
+		if len(w) != 8 || w[7] != name {
+			continue
+		}
+		if flags, err := strconv.ParseUint(w[3], 16, 32); err == nil && flags&acceptCon != 0 {
 			ino, _ := strconv.ParseUint(w[6], 10, 64)
 			return ino
 		}
