@@ -106,7 +106,7 @@ func TestNamespacesGoWithTheTest(t *testing.T) {
 
 // A test that is killed leaves its namespaces; the next run removes them.
 func TestSweepRemovesADeadProcessesNamespace(t *testing.T) {
-	One(t)                                               // skips where namespaces cannot be made
+	One(t)                                                                          // skips where namespaces cannot be made
 	stale := netnsDir + "/" + fmt.Sprintf("%s-1-never-%d", namePrefix, os.Getpid()) // pid 1 with a start time it never had
 	fd, err := newNamespace(stale)
 	for tries := 0; err != nil && tries < 100; tries++ { // another process's sweep was quicker
