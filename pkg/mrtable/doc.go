@@ -1,7 +1,6 @@
 // Package mrtable says whether a key grants an access to a range of memory,
 // and gives the segment to touch. It owns keys, protection domain checks,
-// rights and bounds (IBTA Vol 1 §10.6 memory management, §9.7.4.1.5 R_Key
-// validation).
+// rights and bounds (IBTA Vol 1 §10.6 memory management).
 //
 // It refuses NAK codes (pkg/transport maps its errors), mmap and system calls
 // (a region's bytes are behind [Memory]).

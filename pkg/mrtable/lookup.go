@@ -16,8 +16,7 @@ func (t *Table) Local(k LKey, pd PD, va, n uint64, need Access) (Segment, error)
 // Remote checks a range that a peer names: [va, va+n) under key k for a QP of
 // the domain pd, need being one or more of the remote rights (0 is refused:
 // there is no remote access without a right). A range of length 0 is granted
-// unchecked and gives the empty segment (IBTA Vol 1 §9.7.4.1.5: no R_Key
-// check on a DMA length of 0).
+// unchecked and gives the empty segment (IBTA Vol 1 C9-88).
 //
 // Errors, in the order of the checks: [ErrKey], [ErrPD], [ErrAccess], [ErrBounds].
 func (t *Table) Remote(k RKey, pd PD, va, n uint64, need Access) (Segment, error) {

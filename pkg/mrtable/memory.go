@@ -8,6 +8,10 @@ import (
 // Memory is the memory of one region. Offsets count from its start and are
 // bounds-checked by [Segment] before a call. A call may fail (a foreign
 // process is gone, a page is not mapped).
+//
+// The offset of an atomic is 8-byte aligned in the region's address space; an
+// implementation whose CPU atomics need an aligned cell checks its own, or has
+// the registration refused where the two differ.
 type Memory interface {
 	// ReadAt fills dst from off.
 	ReadAt(dst []byte, off uint64) error
@@ -51,7 +55,7 @@ func (h HeapMemory) WriteAt(src []byte, off uint64) error {
 
 // CompareSwap implements [Memory].
 func (h HeapMemory) CompareSwap(off, compare, swap uint64) (uint64, error) {
-	if !inside(off, 8, uint64(len(h))) {
+	if !inside(off, atomicBytes, uint64(len(h))) {
 		return 0, ErrBounds
 	}
 	heapAtomics.Lock()
@@ -65,7 +69,7 @@ func (h HeapMemory) CompareSwap(off, compare, swap uint64) (uint64, error) {
 
 // FetchAdd implements [Memory].
 func (h HeapMemory) FetchAdd(off, add uint64) (uint64, error) {
-	if !inside(off, 8, uint64(len(h))) {
+	if !inside(off, atomicBytes, uint64(len(h))) {
 		return 0, ErrBounds
 	}
 	heapAtomics.Lock()

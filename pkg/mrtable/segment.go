@@ -6,6 +6,9 @@ import "sync/atomic"
 // (our tuning: what one aligned store of every supported CPU can hold).
 const tailBytes = 8
 
+// atomicBytes is the size of an atomic operation's cell (specification value).
+const atomicBytes = 8
+
 // Segment is a checked range of one region: the only way to its memory. It is
 // a value, valid in the call whose look-up gave it (until the worker's turn
 // ends); no method reaches outside its range. The zero Segment is empty.
@@ -44,10 +47,12 @@ func (s Segment) WriteAt(src []byte, off uint64) error {
 }
 
 // WriteTailLast stores src at off so that its last bytes become visible last:
-// all but the tail, a barrier, then the tail. The tail is the last 8 bytes of
-// src, or as many of them as lie in one aligned 8-byte block, so that one
-// store can place it whole. Programs poll the last byte of an RDMA WRITE; a
-// plain copy promises no order.
+// all but the tail, a barrier, then the tail. Programs poll the last byte, or
+// a flag at the end, of an RDMA WRITE; a plain copy promises no order.
+//
+// The tail is what one store can place: the last 8 bytes of src, or fewer
+// where src is shorter or does not end on a multiple of 8 (an unaligned
+// 8-byte copy is no single store, and its halves may appear in either order).
 func (s Segment) WriteTailLast(src []byte, off uint64) error {
 	n := uint64(len(src))
 	if !inside(off, n, s.n) {
@@ -56,15 +61,24 @@ func (s Segment) WriteTailLast(src []byte, off uint64) error {
 	if n == 0 {
 		return nil
 	}
-	tail := (s.va+off+n-1)%tailBytes + 1
-	if tail >= n {
-		return s.mem.WriteAt(src, s.off+off)
+	head := n - tailLen(s.va+off+n, n)
+	if head > 0 {
+		if err := s.mem.WriteAt(src[:head], s.off+off); err != nil {
+			return err
+		}
+		storeBarrier()
 	}
-	if err := s.mem.WriteAt(src[:n-tail], s.off+off); err != nil {
-		return err
+	return s.mem.WriteAt(src[head:], s.off+off+head)
+}
+
+// tailLen is the size of the largest naturally aligned unit, of at most
+// tailBytes and at most n bytes, that ends at the address end. n is not 0.
+func tailLen(end, n uint64) uint64 {
+	unit := uint64(tailBytes)
+	for end%unit != 0 || unit > n {
+		unit /= 2
 	}
-	storeBarrier()
-	return s.mem.WriteAt(src[n-tail:], s.off+off+n-tail)
+	return unit
 }
 
 // storeBarrier orders the stores before it before the stores after it: an
@@ -94,10 +108,10 @@ func (s Segment) FetchAdd(off, add uint64) (old uint64, err error) {
 }
 
 func (s Segment) checkAtomic(off uint64) error {
-	if !inside(off, 8, s.n) {
+	if !inside(off, atomicBytes, s.n) {
 		return ErrBounds
 	}
-	if (s.va+off)%8 != 0 {
+	if (s.va+off)%atomicBytes != 0 {
 		return ErrAlign
 	}
 	return nil

@@ -140,8 +140,12 @@ func (t *Table) Len() int {
 // Register gives mem, seen at [iova, iova+length) (from 0 when zero-based), a
 // key in the domain pd. The salt, random from the caller, makes the key less
 // predictable still. Length 0 is allowed; such a region grants empty ranges
-// only. A range that ends at or past 2^64 is refused: its end would not be a
-// number.
+// only.
+//
+// A range whose end, address plus length, does not fit in 64 bits is refused,
+// also when it ends at 2^64 exactly: so no address from which a length wraps
+// to 0 is ever granted, and the last byte of the address space cannot be
+// registered.
 //
 // Errors: [ErrFull], [ErrAccessFlags], [ErrLength], [ErrPDZero], [ErrNoMemory].
 func (t *Table) Register(pd PD, mem Memory, iova, length uint64, access Access, salt uint32) (*Region, error) {

@@ -6,7 +6,7 @@ import "github.com/softroce/softroce/pkg/bth"
 // counts; DLID and StaticRate are ignored.
 type AHAttr struct {
 	DGID         bth.GID
-	FlowLabel    uint32 // 20 bits
+	FlowLabel    uint32 // 20 bits; the rest is ignored
 	SGIDIndex    uint8  // index in the port's GID table
 	HopLimit     uint8
 	TrafficClass uint8 // DSCP in the upper 6 bits, ECN in the lower 2

@@ -9,14 +9,12 @@ import (
 // Legal values (specification values: the attributes' field widths, and what
 // RoCE has one of).
 const (
-	maxTimeout   = 31
-	maxRetry     = 7
-	maxRNRTimer  = 31
-	maxMigState  = 2
-	onlyPort     = 1
-	onlyPKey     = 0
-	maxFlowLabel = 1<<20 - 1
-	maxSL        = 15
+	maxTimeout  = 31
+	maxRetry    = 7
+	maxRNRTimer = 31
+	maxMigState = 2
+	onlyPort    = 1
+	onlyPKey    = 0
 )
 
 // rangeRule is the legal range of one attribute.
@@ -38,8 +36,6 @@ var rangeRules = []rangeRule{
 	{MaskPKeyIndex, "pkey_index", func(a *Attr) uint64 { return uint64(a.PKeyIndex) }, onlyPKey, onlyPKey},
 	{MaskPathMigState, "path_mig_state", func(a *Attr) uint64 { return uint64(a.PathMigState) }, 0, maxMigState},
 	{MaskAV, "ah_attr.port_num", func(a *Attr) uint64 { return uint64(a.AH.PortNum) }, onlyPort, onlyPort},
-	{MaskAV, "ah_attr.sl", func(a *Attr) uint64 { return uint64(a.AH.SL) }, 0, maxSL},
-	{MaskAV, "ah_attr.grh.flow_label", func(a *Attr) uint64 { return uint64(a.AH.FlowLabel) }, 0, maxFlowLabel},
 }
 
 func (l Limits) checkRanges(a *Attr, m Mask) error {

@@ -46,7 +46,7 @@ type edge struct {
 }
 
 // transitions is the one table of legal transitions (IBTA Vol 1 §11.2.5.2,
-// table 91, as the kernel's verbs core holds it). To RESET from every state
+// as the kernel's verbs core holds it). To RESET from every state
 // and to ERR from every state but RESET no attribute is needed or allowed; a
 // pair that is not listed does not exist.
 var transitions = map[edge]perType{

@@ -27,7 +27,8 @@ var (
 	ErrLength = errors.New("wq: message too long")
 )
 
-// MaxMessage is the longest message in bytes (IBTA Vol 1 §9.7.7.3.. C9-93: 2^31).
+// MaxMessage is the longest message in bytes (specification value: IBTA Vol 1
+// C9-94).
 const MaxMessage = 1 << 31
 
 // QP types (specification values: ibv_qp_type, as in qpstate.Type).
@@ -57,21 +58,20 @@ type opcodeRule struct {
 	types  typeSet
 	inline bool
 	atomic bool // one 8-byte element, aligned remote address
-	data   bool // has a payload or a local buffer
 }
 
 // opcodeRules is the one table of send operations, by [Opcode].
 var opcodeRules = [...]opcodeRule{
-	RDMAWrite:         {name: "RDMA_WRITE", types: types(typeRC, typeUC), inline: true, data: true},
-	RDMAWriteWithImm:  {name: "RDMA_WRITE_WITH_IMM", types: types(typeRC, typeUC), inline: true, data: true},
-	Send:              {name: "SEND", types: types(typeRC, typeUC, typeUD, typeGSI), inline: true, data: true},
-	SendWithImm:       {name: "SEND_WITH_IMM", types: types(typeRC, typeUC, typeUD, typeGSI), inline: true, data: true},
-	RDMARead:          {name: "RDMA_READ", types: types(typeRC), data: true},
-	AtomicCmpAndSwp:   {name: "ATOMIC_CMP_AND_SWP", types: types(typeRC), atomic: true, data: true},
-	AtomicFetchAndAdd: {name: "ATOMIC_FETCH_AND_ADD", types: types(typeRC), atomic: true, data: true},
+	RDMAWrite:         {name: "RDMA_WRITE", types: types(typeRC, typeUC), inline: true},
+	RDMAWriteWithImm:  {name: "RDMA_WRITE_WITH_IMM", types: types(typeRC, typeUC), inline: true},
+	Send:              {name: "SEND", types: types(typeRC, typeUC, typeUD, typeGSI), inline: true},
+	SendWithImm:       {name: "SEND_WITH_IMM", types: types(typeRC, typeUC, typeUD, typeGSI), inline: true},
+	RDMARead:          {name: "RDMA_READ", types: types(typeRC)},
+	AtomicCmpAndSwp:   {name: "ATOMIC_CMP_AND_SWP", types: types(typeRC), atomic: true},
+	AtomicFetchAndAdd: {name: "ATOMIC_FETCH_AND_ADD", types: types(typeRC), atomic: true},
 	LocalInv:          {name: "LOCAL_INV", types: types(typeRC)},
 	BindMW:            {name: "BIND_MW", types: types(typeRC, typeUC)},
-	SendWithInv:       {name: "SEND_WITH_INV", types: types(typeRC), inline: true, data: true},
+	SendWithInv:       {name: "SEND_WITH_INV", types: types(typeRC), inline: true},
 }
 
 // String is the verbs name of the operation, without its prefix.
@@ -82,11 +82,10 @@ func (o Opcode) String() string {
 	return fmt.Sprintf("opcode %d", uint8(o))
 }
 
-// Limits are a queue's own limits for one request. Zero means none for
-// MaxMessage (2^31 applies), and none at all may be used for the others.
+// Limits are a queue pair's own limits for one request.
 type Limits struct {
-	MaxSGE     uint32 // elements per request
-	MaxInline  uint32 // bytes of inline data
+	MaxSGE     uint32 // elements per request; 0: none allowed
+	MaxInline  uint32 // bytes of inline data; 0: none allowed
 	MaxMessage uint64 // bytes per message; 0: 2^31
 }
 

@@ -15,14 +15,16 @@ type chunk struct {
 }
 
 // SendQueue is a bounded FIFO of send requests. Its entries, their elements
-// and inline data live in blocks of a slab; an empty queue holds none. Not
-// safe for concurrent use.
+// and inline data live in blocks of a slab; an empty queue holds none (what it
+// keeps is a byte for each entry of its peak). Not safe for concurrent use.
 type SendQueue struct {
-	slab   *Slab
-	max    int
-	first  int      // position of the front entry in chunks[0]
-	n      int      // entries
-	chunks []*chunk // front first
+	slab  *Slab
+	max   int
+	n     int      // entries
+	first int      // position of the front entry in its chunk
+	ring  []*chunk // length a power of two, or none yet
+	head  int      // place of the front entry's chunk in ring
+	held  int      // chunks in ring, from head on
 }
 
 // NewSendQueue makes an empty queue of at most maxWR entries over a slab.
@@ -42,15 +44,12 @@ func (q *SendQueue) Push(w *SendWR) error {
 	if q.n >= q.max {
 		return ErrFull
 	}
-	p := q.first + q.n
-	if p/chunkWQEs == len(q.chunks) {
-		c, err := q.slab.chunks.Take()
-		if err != nil {
+	if (q.first+q.n)/chunkWQEs == q.held {
+		if err := q.addChunk(); err != nil {
 			return err
 		}
-		q.chunks = append(q.chunks, c)
 	}
-	if err := q.copyInto(&q.chunks[p/chunkWQEs].wqes[p%chunkWQEs], w); err != nil {
+	if err := q.copyInto(q.entry(q.n), w); err != nil {
 		q.trim()
 		return err
 	}
@@ -58,25 +57,52 @@ func (q *SendQueue) Push(w *SendWR) error {
 	return nil
 }
 
-// copyInto makes e a deep copy of w, or leaves it empty.
-func (q *SendQueue) copyInto(e *WQE, w *SendWR) error {
-	*e = WQE{SendWR: *w}
-	e.SGList, e.Inline = nil, nil
-	if w.Flags&SendInline != 0 {
-		b, err := q.slab.Bytes(len(w.Inline))
-		if err != nil {
-			return err
-		}
-		copy(b, w.Inline)
-		e.Inline = b
-		return nil
-	}
-	l, err := q.slab.SGEs(len(w.SGList))
+// entry is place i from the front, which may be one behind the last entry.
+func (q *SendQueue) entry(i int) *WQE {
+	p := q.first + i
+	return &q.ring[(q.head+p/chunkWQEs)&(len(q.ring)-1)].wqes[p%chunkWQEs]
+}
+
+// addChunk puts an empty chunk behind the last one.
+func (q *SendQueue) addChunk() error {
+	c, err := q.slab.chunks.Take()
 	if err != nil {
 		return err
 	}
-	copy(l, w.SGList)
-	e.SGList = l
+	if q.held == len(q.ring) {
+		q.growRing()
+	}
+	q.ring[(q.head+q.held)&(len(q.ring)-1)] = c
+	q.held++
+	return nil
+}
+
+func (q *SendQueue) growRing() {
+	r := make([]*chunk, max(1, 2*len(q.ring)))
+	for i := range q.held {
+		r[i] = q.ring[(q.head+i)&(len(q.ring)-1)]
+	}
+	q.ring, q.head = r, 0
+}
+
+// copyInto makes e a deep copy of w, or leaves it empty.
+func (q *SendQueue) copyInto(e *WQE, w *SendWR) error {
+	var (
+		l   []SGE
+		b   []byte
+		err error
+	)
+	if w.Flags&SendInline != 0 {
+		b, err = q.slab.Bytes(len(w.Inline))
+		copy(b, w.Inline)
+	} else {
+		l, err = q.slab.SGEs(len(w.SGList))
+		copy(l, w.SGList)
+	}
+	if err != nil {
+		return err
+	}
+	e.SendWR, e.SGList, e.Inline = *w, l, b
 	return nil
 }
 
@@ -86,8 +112,7 @@ func (q *SendQueue) At(i int) *WQE {
 	if uint(i) >= uint(q.n) {
 		panic("wq: SendQueue.At out of range")
 	}
-	p := q.first + i
-	return &q.chunks[p/chunkWQEs].wqes[p%chunkWQEs]
+	return q.entry(i)
 }
 
 // PopFront drops the front entry and gives back its blocks. On an empty queue
@@ -96,43 +121,38 @@ func (q *SendQueue) PopFront() {
 	if q.n == 0 {
 		return
 	}
-	e := q.At(0)
+	e := q.entry(0)
 	q.slab.FreeSGEs(e.SGList)
 	q.slab.FreeBytes(e.Inline)
 	*e = WQE{}
 	q.first++
 	q.n--
 	if q.first == chunkWQEs {
-		q.dropFront()
+		q.give(q.head)
+		q.head = (q.head + 1) & (len(q.ring) - 1)
+		q.first = 0
 	}
 	if q.n == 0 {
 		q.trim()
 	}
 }
 
-// dropFront gives back the front chunk, all of whose entries were popped.
-func (q *SendQueue) dropFront() {
-	q.slab.chunks.Give(q.chunks[0])
-	copy(q.chunks, q.chunks[1:])
-	q.chunks[len(q.chunks)-1] = nil
-	q.chunks = q.chunks[:len(q.chunks)-1]
-	q.first = 0
-}
-
 // trim gives back the chunks behind the last entry.
 func (q *SendQueue) trim() {
-	need := (q.first + q.n + chunkWQEs - 1) / chunkWQEs
 	if q.n == 0 {
-		need, q.first = 0, 0
+		q.first = 0
 	}
-	for i := need; i < len(q.chunks); i++ {
-		q.slab.chunks.Give(q.chunks[i])
-		q.chunks[i] = nil
+	need := (q.first + q.n + chunkWQEs - 1) / chunkWQEs
+	for q.held > need {
+		q.give((q.head + q.held - 1) & (len(q.ring) - 1))
 	}
-	q.chunks = q.chunks[:need]
-	if need == 0 && cap(q.chunks) > keepChunkSlots {
-		q.chunks = nil
-	}
+}
+
+// give gives back the chunk at a place of the ring.
+func (q *SendQueue) give(place int) {
+	q.slab.chunks.Give(q.ring[place])
+	q.ring[place] = nil
+	q.held--
 }
 
 // Reset drops every entry and gives back all blocks.

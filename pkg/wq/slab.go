@@ -8,25 +8,28 @@ import "math/bits"
 // concurrent use.
 type Slab struct {
 	limit  int
-	made   int // bytes of all blocks ever made
+	held   int // bytes of all blocks, handed out or free
 	inUse  int // bytes of blocks handed out
 	sges   [sizeClasses]blocks[SGE]
 	bytes  [sizeClasses]blocks[byte]
-	pools  map[any]any
+	pools  map[any]dropper // by a nil *T
 	chunks *Pool[chunk]
+}
+
+// dropper is a free list that can let go of its blocks.
+type dropper interface {
+	drop()
 }
 
 // Our own tuning.
 const (
-	sizeClasses    = 20      // blocks of 1<<0 .. 1<<19 elements
-	minSGEClass    = 2       // 4 elements
-	minByteClass   = 6       // 64 bytes
-	sgeBytes       = 16      // size of an SGE
-	defaultLimit   = 1 << 26 // 64 MiB
-	chunkWQEs      = 8
-	wqeBytes       = 176
-	chunkBytes     = chunkWQEs*wqeBytes + 16
-	keepChunkSlots = 64
+	sizeClasses  = 20      // blocks of 1<<0 .. 1<<19 elements
+	minSGEClass  = 2       // 4 elements
+	minByteClass = 6       // 64 bytes
+	defaultLimit = 1 << 26 // 64 MiB
+	chunkWQEs    = 8       // entries per block of a send queue
+	sgeBytes     = 16      // what an SGE counts against the limit
+	wqeBytes     = 160     // and an entry
 )
 
 // NewSlab makes a slab of at most limitBytes; 0 means 64 MiB.
@@ -34,8 +37,8 @@ func NewSlab(limitBytes int) *Slab {
 	if limitBytes <= 0 {
 		limitBytes = defaultLimit
 	}
-	s := &Slab{limit: limitBytes, pools: make(map[any]any)}
-	s.chunks = PoolOf[chunk](s, chunkBytes)
+	s := &Slab{limit: limitBytes, pools: make(map[any]dropper)}
+	s.chunks = PoolOf[chunk](s, chunkWQEs*wqeBytes)
 	return s
 }
 
@@ -43,15 +46,31 @@ func NewSlab(limitBytes int) *Slab {
 func (s *Slab) InUse() int { return s.inUse }
 
 // Held is the number of bytes in all blocks, handed out or free.
-func (s *Slab) Held() int { return s.made }
+func (s *Slab) Held() int { return s.held }
 
-// reserve accounts for a new block; false when the limit forbids it.
+// reserve accounts for a new block; false when the limit forbids it. Before
+// that it lets go of every free block: they may be of sizes that nobody asks
+// for any more, and must not keep others out.
 func (s *Slab) reserve(n int) bool {
-	if s.made+n > s.limit {
-		return false
+	if n > s.limit-s.held {
+		if n > s.limit-s.inUse {
+			return false
+		}
+		s.shed()
 	}
-	s.made += n
+	s.held += n
 	return true
+}
+
+// shed lets go of all free blocks.
+func (s *Slab) shed() {
+	for c := range sizeClasses {
+		s.sges[c].free, s.bytes[c].free = nil, nil
+	}
+	for _, p := range s.pools {
+		p.drop()
+	}
+	s.held = s.inUse
 }
 
 // blocks is the free list of one size class.
@@ -148,6 +167,9 @@ func (p *Pool[T]) Take() (*T, error) {
 	p.slab.inUse += p.size
 	return r, nil
 }
+
+// drop implements dropper.
+func (p *Pool[T]) drop() { p.free = nil }
 
 // Give gives back a record; it is zeroed.
 func (p *Pool[T]) Give(r *T) {
