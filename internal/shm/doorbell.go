@@ -26,8 +26,8 @@ func NewDoorbell() (*Doorbell, error) {
 	return &Doorbell{fd: fd}, nil
 }
 
-// OpenDoorbell takes over a received eventfd.
-func OpenDoorbell(fd int) *Doorbell { return &Doorbell{fd: fd} }
+// DoorbellFromFD takes over a received eventfd.
+func DoorbellFromFD(fd int) *Doorbell { return &Doorbell{fd: fd} }
 
 // ringValue is what a ring adds to the counter.
 var ringValue = func() (b [8]byte) { binary.NativeEndian.PutUint64(b[:], 1); return b }()

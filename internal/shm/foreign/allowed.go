@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/softroce/softroce/internal/shm"
 )
 
@@ -96,21 +94,4 @@ func (s *status) parse(text string) error {
 		return errors.New("its status names no user ids or capabilities")
 	}
 	return nil
-}
-
-// AllowTracer lets the process pid reach this process's memory where Yama
-// restricts that to parents (ptrace_scope 1). It lasts until the next call or
-// the end of either process. Without Yama there is nothing to allow. pid 0,
-// an adapter that is not visible here, is an error.
-func AllowTracer(pid int) error {
-	if pid <= 0 {
-		return refuse("the adapter's process is not visible in this pid namespace")
-	}
-	err := unix.Prctl(unix.PR_SET_PTRACER, uintptr(pid), 0, 0, 0)
-	if err == nil || errors.Is(err, unix.EINVAL) {
-		// EINVAL: no Yama, or no such process any more, which the next call
-		// to the adapter shows.
-		return nil
-	}
-	return fmt.Errorf("foreign: name process %d as tracer: %w", pid, err)
 }

@@ -3,8 +3,8 @@
 // and process_vm_writev.
 //
 // It also holds what makes that lawful: the check that the adapter gains no
-// power over a process that the process's user does not have anyway (Allowed),
-// and the library's part where Yama restricts tracing (AllowTracer).
+// power over a process that the process's user does not have anyway (Allowed).
+// The library's part, where Yama restricts tracing, is shm.AllowTracer.
 //
 // Atomics are a read and a write under a lock that all workers share: atomic
 // among the RDMA atomics of this process's adapters, not against the program's

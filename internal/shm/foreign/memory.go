@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/softroce/softroce/internal/shm"
 )
 
 var (
@@ -25,17 +27,18 @@ var (
 const maxCall = 1 << 20
 
 // Process is a program whose memory is reached. All its regions share it, so
-// that one Revoke stops them all. It borrows nothing: whoever watches the
-// program's exit and hang-up calls Revoke. Methods may be called from any
-// goroutine.
+// that one Revoke stops them all. Whoever watches the program's exit and
+// hang-up calls Revoke. Methods may be called from any goroutine.
 type Process struct {
 	pid     int
+	pidfd   *shm.Pidfd // borrowed; nil: none
 	revoked atomic.Bool
 }
 
-// NewProcess names a program by its pid, as it is seen from here. Ask Allowed
-// first.
-func NewProcess(pid int) *Process { return &Process{pid: pid} }
+// NewProcess names a program by its pid, as it is seen from here, and its
+// pidfd, which stays the caller's: with it, Open makes sure that the pid still
+// is that process's. Ask Allowed first.
+func NewProcess(pid int, pidfd *shm.Pidfd) *Process { return &Process{pid: pid, pidfd: pidfd} }
 
 // PID returns the program's pid.
 func (p *Process) PID() int { return p.pid }
@@ -60,7 +63,7 @@ type Memory struct {
 // and last byte can be read. Errors: ErrBounds when the range wraps;
 // ErrRevoked; EFAULT where nothing is mapped; ESRCH when the program is gone;
 // EPERM, with a hint at Yama.
-func Open(p *Process, addr, length uint64) (*Memory, error) {
+func (p *Process) Open(addr, length uint64) (*Memory, error) {
 	if length > 0 && addr+length-1 < addr {
 		return nil, fmt.Errorf("open %d bytes at %#x: %w", length, addr, ErrBounds)
 	}
@@ -73,6 +76,13 @@ func Open(p *Process, addr, length uint64) (*Memory, error) {
 		if err := m.ReadAt(probe[:], off); err != nil {
 			return nil, explain(p.pid, err)
 		}
+	}
+	if p.pidfd == nil {
+		return m, nil
+	}
+	// Alive now, so the pid was its own when the bytes were read.
+	if gone, err := p.pidfd.Exited(); err != nil || gone {
+		return nil, fmt.Errorf("open memory of process %d: %w", p.pid, errors.Join(unix.ESRCH, err))
 	}
 	return m, nil
 }
