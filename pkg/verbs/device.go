@@ -1,0 +1,219 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softroce/softroce/internal/shm"
+	"github.com/softroce/softroce/internal/uapi"
+)
+
+// SocketEnv is the environment variable that names a daemon's socket.
+const SocketEnv = "SOFTROCE_SOCKET"
+
+// Options say which adapter to open. The zero value finds the usual one.
+type Options struct {
+	// Socket is the path of a daemon's Unix socket; empty: see SocketPath.
+	Socket string
+}
+
+// SocketPath gives the socket that Open uses: path when it is not empty, else
+// the value of SOFTROCE_SOCKET, else softroce/softroce.sock in the user's
+// runtime directory when it exists there, else
+// /run/softroce/softroce.sock.
+func SocketPath(path string) string {
+	if path != "" {
+		return path
+	}
+	if s := os.Getenv(SocketEnv); s != "" {
+		return s
+	}
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		s := filepath.Join(dir, "softroce", "softroce.sock")
+		if _, err := os.Stat(s); err == nil {
+			return s
+		}
+	}
+	return "/run/softroce/softroce.sock"
+}
+
+// Device is one open adapter (ibv_context). Objects of one Device cannot be
+// used with another's (EINVAL).
+type Device struct {
+	ctl   control
+	hello uapi.HelloReply
+
+	status    *shm.Segment
+	doorbells *shm.Segment
+	bells     []*uapi.ProgramDoorbell // one per worker
+	wakes     []*shm.Doorbell        // one per worker
+	async     *records
+
+	mu       sync.Mutex
+	segments map[uint32]*shm.Segment
+	cqs      map[uint32]*CQ
+	qps      map[uint32]*QP
+	mrs      map[LKey]*MR
+	gone     atomic.Bool
+	dying    chan struct{}
+	closed   sync.Once
+}
+
+// Open connects to a daemon's adapter (ibv_open_device). Errors name the
+// socket: ENOENT and ECONNREFUSED mean that no daemon serves it, EPROTO that
+// the daemon speaks another version.
+func Open(opts *Options) (*Device, error) {
+	var path string
+	if opts != nil {
+		path = opts.Socket
+	}
+	path = SocketPath(path)
+	c, err := shm.Dial(path)
+	if err != nil {
+		return nil, openError(path, err)
+	}
+	return OpenConn(c)
+}
+
+func openError(path string, err error) error {
+	var errno unix.Errno
+	if !errors.As(err, &errno) {
+		errno = unix.EIO
+	}
+	text := fmt.Sprintf("socket %s: %v", path, err)
+	if errno == unix.ENOENT || errno == unix.ECONNREFUSED {
+		text = fmt.Sprintf("no daemon serves %s: start `softroce daemon`, or name its socket with --socket or %s", path, SocketEnv)
+	}
+	return &Error{Op: "open device", Errno: errno, Text: text}
+}
+
+// OpenConn makes a Device of a connection to an adapter. The Device owns c,
+// also when an error is returned.
+func OpenConn(c *shm.Conn) (*Device, error) {
+	d := &Device{
+		segments: make(map[uint32]*shm.Segment),
+		cqs:      make(map[uint32]*CQ), qps: make(map[uint32]*QP), mrs: make(map[LKey]*MR),
+		dying: make(chan struct{}),
+	}
+	d.ctl.init(c, d.die)
+	if err := d.handshake(); err != nil {
+		d.release()
+		return nil, err
+	}
+	return d, nil
+}
+
+// handshake exchanges versions and takes the adapter's shared pages.
+func (d *Device) handshake() error {
+	req := uapi.HelloRequest{Version: uapi.Version}
+	fds, err := d.ctl.call("open device", uapi.OpHello, &req, &d.hello, nil)
+	if err != nil {
+		return err
+	}
+	want := 3 + int(d.hello.Workers)
+	if len(fds) != want {
+		closeAll(fds)
+		return &Error{Op: "open device", Errno: unix.EPROTO, Text: fmt.Sprintf("the adapter sent %d descriptors, expected %d", len(fds), want)}
+	}
+	defer func() { closeAll(fds) }()
+	if d.status, err = shm.Map(fds[0], true); err != nil {
+		return mapError("status page", err)
+	}
+	if d.doorbells, err = shm.Map(fds[1], false); err != nil {
+		return mapError("doorbells", err)
+	}
+	if d.async, err = newRecords(fds[2], uapi.AsyncRecordSize); err != nil {
+		return mapError("event pipe", err)
+	}
+	for w := range int(d.hello.Workers) {
+		d.wakes = append(d.wakes, shm.DoorbellFromFD(fds[3+w]))
+		bell, err := uapi.NewProgramDoorbell(d.doorbells, d.status, w)
+		if err != nil {
+			return mapError("doorbells", err)
+		}
+		d.bells = append(d.bells, bell)
+	}
+	fds = fds[:0] // all owned by now
+	return nil
+}
+
+func mapError(what string, err error) error {
+	return &Error{Op: "open device", Errno: unix.EPROTO, Text: fmt.Sprintf("%s: %v", what, err)}
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd) // nothing to do about a descriptor that is not open
+	}
+}
+
+// Name is the adapter's name, as devinfo shows it.
+func (d *Device) Name() string { return d.hello.Name }
+
+// Close closes the Device (ibv_close_device). The adapter destroys what is
+// left of it. Memory of regions from AllocMR must not be used any more.
+func (d *Device) Close() error {
+	d.die()
+	d.release()
+	return nil
+}
+
+// die marks the Device dead: pending and later calls fail, waiters wake.
+func (d *Device) die() {
+	if d.gone.Swap(true) {
+		return
+	}
+	close(d.dying)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, q := range d.qps {
+		q.deviceDied()
+	}
+}
+
+// release unmaps and closes everything, once.
+func (d *Device) release() {
+	d.closed.Do(func() {
+		d.ctl.close()
+		if d.async != nil {
+			d.async.close()
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for _, m := range d.mrs {
+			m.release()
+		}
+		d.gone.Store(true)
+		for _, w := range d.wakes {
+			w.Close()
+		}
+	})
+}
+
+// segment returns the ring segment of the given index, mapping it when its
+// descriptor came along.
+func (d *Device) segment(op string, ref uapi.RingRef, fds []int) (*shm.Segment, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if s := d.segments[ref.Segment]; s != nil {
+		closeAll(fds)
+		return s, nil
+	}
+	if len(fds) != 1 {
+		closeAll(fds)
+		return nil, &Error{Op: op, Errno: unix.EPROTO, Text: "the adapter sent no ring memory"}
+	}
+	s, err := shm.Map(fds[0], false)
+	closeAll(fds)
+	if err != nil {
+		return nil, &Error{Op: op, Errno: unix.EPROTO, Text: err.Error()}
+	}
+	d.segments[ref.Segment] = s
+	return s, nil
+}

@@ -1,0 +1,196 @@
+package verbs
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softroce/softroce/internal/uapi"
+	"github.com/softroce/softroce/pkg/cq"
+	"github.com/softroce/softroce/pkg/wq"
+)
+
+// PostSend posts requests to the send queue in order (ibv_post_send). It
+// returns how many were queued; the one after them is the bad one. EINVAL:
+// the request is malformed, or the state does not allow it; ENOMEM: the queue
+// is full until completions are polled. Lists and inline data are copied; the
+// memory that elements name belongs to the adapter until the completion.
+func (q *QP) PostSend(wrs ...SendWR) (int, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := 0
+	var err error
+	for ; n < len(wrs); n++ {
+		if err = q.putSend(&wrs[n]); err != nil {
+			break
+		}
+	}
+	if n > 0 {
+		q.sq.Publish()
+		q.ring()
+	}
+	return n, err
+}
+
+func (q *QP) putSend(wr *SendWR) error {
+	const op = "post send"
+	switch {
+	case q.dev.gone.Load():
+		return dead(op)
+	case q.closed || !q.state.AllowsPostSend():
+		return invalid(op, "the queue pair is in state %v", q.state)
+	case q.sent.full():
+		return &Error{Op: op, Errno: unix.ENOMEM, Text: "the send queue is full: poll its completions first"}
+	}
+	w := *wr
+	if w.Flags&SendInline != 0 && w.Inline == nil {
+		data, err := q.gather(w.SGList)
+		if err != nil {
+			return err
+		}
+		w.Inline, w.SGList = data, nil
+	}
+	lim := wq.Limits{MaxSGE: q.cap.MaxSendSGE, MaxInline: q.cap.MaxInlineData}
+	if err := wq.Check(uint8(q.typ), &w, lim); err != nil {
+		return checkError(op, err)
+	}
+	if err := q.sq.Put(&w); err != nil {
+		return checkError(op, err)
+	}
+	q.sent.push(w.WRID, w.Opcode, q.sigAll || w.Flags&SendSignaled != 0)
+	return nil
+}
+
+// gather copies the memory that elements name, for inline data.
+func (q *QP) gather(list []SGE) ([]byte, error) {
+	buf := q.inline[:0]
+	for _, e := range list {
+		b, ok := q.dev.bytesOf(e)
+		if !ok {
+			return nil, invalid("post send", "inline element %#x+%d is not in a region of key %#x", e.Addr, e.Length, uint32(e.LKey))
+		}
+		if len(buf)+len(b) > cap(buf) {
+			return nil, invalid("post send", "inline data is longer than max_inline_data %d", q.cap.MaxInlineData)
+		}
+		buf = append(buf, b...)
+	}
+	return buf, nil
+}
+
+func checkError(op string, err error) error {
+	errno := unix.EINVAL
+	if errors.Is(err, wq.ErrFull) || errors.Is(err, uapi.ErrRingFull) {
+		errno = unix.ENOMEM
+	}
+	return &Error{Op: op, Errno: errno, Text: err.Error()}
+}
+
+// PostRecv posts receive requests in order (ibv_post_recv). It returns how
+// many were queued. Errors as for PostSend.
+func (q *QP) PostRecv(wrs ...RecvWR) (int, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := 0
+	var err error
+	for ; n < len(wrs); n++ {
+		if err = q.putRecv(&wrs[n]); err != nil {
+			break
+		}
+	}
+	if n > 0 {
+		q.rq.Publish()
+		if q.state == StateErr {
+			q.ring()
+		}
+	}
+	return n, err
+}
+
+func (q *QP) putRecv(wr *RecvWR) error {
+	const op = "post receive"
+	switch {
+	case q.dev.gone.Load():
+		return dead(op)
+	case q.closed || !q.state.AllowsPostRecv():
+		return invalid(op, "the queue pair is in state %v", q.state)
+	case len(wr.SGList) > int(q.cap.MaxRecvSGE):
+		return invalid(op, "%d elements, max_recv_sge is %d", len(wr.SGList), q.cap.MaxRecvSGE)
+	case q.recvs.full():
+		return &Error{Op: op, Errno: unix.ENOMEM, Text: "the receive queue is full: poll its completions first"}
+	}
+	if err := q.rq.Put(wr); err != nil {
+		return checkError(op, err)
+	}
+	q.recvs.push(wr.WRID, 0, true)
+	return nil
+}
+
+// ring tells the worker that the queue pair has something, and wakes it when
+// it sleeps.
+func (q *QP) ring() {
+	if q.bell.Set(q.index) {
+		q.wake.Ring()
+	}
+}
+
+// retire frees the entries that a polled completion stands for. An error on
+// the queue pair is how the library learns that it is in ERR.
+func (q *QP) retire(wc *WC) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if wc.Opcode.IsRecv() {
+		q.recvs.pop()
+	} else {
+		q.sent.retire(wc.WRID)
+	}
+	if wc.Status != cq.Success && q.state != StateErr && q.state != StateReset {
+		q.state = StateErr
+		if q.recvs.n() > 0 && !q.dev.gone.Load() {
+			q.ring() // receives posted before the library knew
+		}
+	}
+}
+
+func (q *QP) deviceDied() {}
+
+// flushDead completes what is outstanding on c as flushed, for a dead adapter.
+func (q *QP) flushDead(c *CQ, wcs []WC) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := 0
+	if q.sendCQ == c {
+		for ; n < len(wcs) && q.sent.n() > 0; n++ {
+			r := q.sent.pop()
+			wcs[n] = WC{WRID: r.wrid, Status: cq.WRFlushErr, Opcode: wcOpcode(r.op), QPN: q.qpn}
+		}
+	}
+	if q.recvCQ == c {
+		for ; n < len(wcs) && q.recvs.n() > 0; n++ {
+			r := q.recvs.pop()
+			wcs[n] = WC{WRID: r.wrid, Status: cq.WRFlushErr, Opcode: cq.Recv, QPN: q.qpn}
+		}
+	}
+	return n
+}
+
+// wcOpcode is the completion's opcode for a request's.
+func wcOpcode(op WROpcode) WCOpcode {
+	switch op {
+	case wq.RDMAWrite, wq.RDMAWriteWithImm:
+		return cq.RDMAWrite
+	case wq.RDMARead:
+		return cq.RDMARead
+	case wq.AtomicCmpAndSwp:
+		return cq.CompSwap
+	case wq.AtomicFetchAndAdd:
+		return cq.FetchAdd
+	case wq.LocalInv:
+		return cq.LocalInv
+	case wq.BindMW:
+		return cq.BindMW
+	case wq.Send, wq.SendWithImm, wq.SendWithInv:
+		return cq.Send
+	default:
+		return cq.Send
+	}
+}

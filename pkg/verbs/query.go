@@ -1,0 +1,49 @@
+package verbs
+
+import "github.com/softroce/softroce/internal/uapi"
+
+// DeviceAttr are the device's limits and abilities (ibv_device_attr).
+type DeviceAttr = uapi.DeviceAttr
+
+// PortAttr are the port's attributes (ibv_port_attr).
+type PortAttr = uapi.PortAttr
+
+// GIDEntry is one row of the GID table (ibv_gid_entry).
+type GIDEntry = uapi.GIDEntry
+
+// Query returns the device's attributes (ibv_query_device).
+func (d *Device) Query() (DeviceAttr, error) {
+	var rep uapi.QueryDeviceReply
+	err := d.ctl.do("query device", uapi.OpQueryDevice, &uapi.QueryDeviceRequest{}, &rep)
+	return rep.Attr, err
+}
+
+// QueryPort returns the attributes of port 1, the only one (ibv_query_port).
+// EINVAL: another port.
+func (d *Device) QueryPort(port uint8) (PortAttr, error) {
+	var rep uapi.QueryPortReply
+	err := d.ctl.do("query port", uapi.OpQueryPort, &uapi.QueryPortRequest{Port: port}, &rep)
+	return rep.Attr, err
+}
+
+// GIDTable returns the valid entries of the GID table (ibv_query_gid_table).
+func (d *Device) GIDTable() ([]GIDEntry, error) {
+	var rep uapi.QueryGIDTableReply
+	err := d.ctl.do("query GID table", uapi.OpQueryGIDTable, &uapi.QueryGIDTableRequest{}, &rep)
+	return rep.Entries, err
+}
+
+// QueryGID returns the GID at an index (ibv_query_gid). EINVAL: the table has
+// no such entry.
+func (d *Device) QueryGID(index int) (GID, error) {
+	table, err := d.GIDTable()
+	if err != nil {
+		return GID{}, err
+	}
+	for _, e := range table {
+		if int(e.Index) == index {
+			return e.GID, nil
+		}
+	}
+	return GID{}, invalid("query GID", "index %d: the table has %d entries", index, len(table))
+}
