@@ -1,0 +1,76 @@
+package transport
+
+import (
+	"errors"
+
+	"github.com/softroce/softroce/pkg/bth"
+	"github.com/softroce/softroce/pkg/cq"
+	"github.com/softroce/softroce/pkg/wq"
+)
+
+// Errors that callers branch on.
+var (
+	// ErrFull: the send queue has no room now; post again later.
+	ErrFull = wq.ErrFull
+	// ErrState: the state does not allow the call (EINVAL).
+	ErrState = errors.New("transport: not allowed in this state")
+	// ErrNotSupported: an operation that this engine does not have (EINVAL).
+	ErrNotSupported = errors.New("transport: operation is not supported")
+	// ErrPath: Modify with an address vector, but without a path.
+	ErrPath = errors.New("transport: modify with an address vector needs a path")
+)
+
+// A fault is what a responder finds wrong with a request.
+type fault uint8
+
+const (
+	faultNone       fault = iota
+	faultInvalid          // opcode, succession, operation not enabled, too many READs
+	faultLength           // payload, pad or DMA length
+	faultAccess           // key, domain, right, bounds
+	faultAlign            // atomic's address
+	faultRecvShort        // message longer than the receive
+	faultScatter          // receive's own memory
+	faultInvalidate       // key of a SEND with Invalidate
+	faultNotReady         // no receive posted
+	faultResource         // no memory for a replay record: as if the packet was lost
+	faultCount
+)
+
+// reaction is what a fault leads to (IBTA Vol 1 §9.9.3, fault classes).
+type reaction struct {
+	syndrome bth.Syndrome // NAK, 0: none
+	recv     cq.Status    // of the message's receive, if it has one
+	event    EventKind    // when no completion tells of it, 0: none
+	verdict  Verdict
+	fatal    bool // queue pair to ERR
+}
+
+// reactions maps a responder's faults to NAK codes, completion statuses and
+// events. The syndrome of faultNotReady gets its timer code when it is sent.
+var reactions = [faultCount]reaction{
+	faultInvalid:    {bth.NAKInvalidRequest, cq.RemInvReqErr, QPReqErr, Refused, true},
+	faultLength:     {bth.NAKInvalidRequest, cq.LocLenErr, QPReqErr, Refused, true},
+	faultAccess:     {bth.NAKRemoteAccess, cq.LocAccessErr, QPAccessErr, Refused, true},
+	faultAlign:      {bth.NAKInvalidRequest, cq.RemInvReqErr, QPReqErr, Refused, true},
+	faultRecvShort:  {bth.NAKInvalidRequest, cq.LocLenErr, QPReqErr, Refused, true},
+	faultScatter:    {bth.NAKRemoteOperational, cq.LocProtErr, QPFatal, Refused, true},
+	faultInvalidate: {0, cq.LocQPOpErr, QPAccessErr, Refused, true}, // class J: no NAK
+	faultNotReady:   {bth.RNRSyndrome(0), 0, 0, NotReady, false},
+	faultResource:   {0, 0, 0, DropResource, false},
+}
+
+// nakStatus maps a NAK received to the status of the request that it refuses
+// (IBTA Vol 1 §9.9.2). Reserved codes are a bad response.
+func nakStatus(s bth.Syndrome) cq.Status {
+	switch s {
+	case bth.NAKInvalidRequest:
+		return cq.RemInvReqErr
+	case bth.NAKRemoteAccess:
+		return cq.RemAccessErr
+	case bth.NAKRemoteOperational:
+		return cq.RemOpErr
+	default:
+		return cq.BadRespErr
+	}
+}

@@ -1,0 +1,68 @@
+package transport
+
+import (
+	"github.com/softroce/softroce/pkg/bth"
+	"github.com/softroce/softroce/pkg/mrtable"
+	"github.com/softroce/softroce/pkg/wq"
+)
+
+// copySegment fills dst from off bytes into a segment and continues the CRC
+// over the copy.
+func copySegment(seg *mrtable.Segment, off uint64, dst []byte, state uint32) (uint32, error) {
+	if b := seg.Bytes(off, uint64(len(dst))); b != nil {
+		return bth.CopyICRC(state, dst, b), nil
+	}
+	if err := seg.ReadAt(dst, off); err != nil {
+		return 0, err
+	}
+	return bth.UpdateCRC(state, dst), nil
+}
+
+// store writes data at off bytes into a segment; the end of a message with its
+// last bytes last, since programs poll on them.
+func store(seg *mrtable.Segment, off uint64, data []byte, end bool) error {
+	if end {
+		return seg.WriteTailLast(data, off)
+	}
+	return seg.WriteAt(data, off)
+}
+
+// scatter stores data at offset off of a list of buffers, each checked as a
+// whole. end: data ends its message. The error is a local protection error.
+func (q *QP) scatter(list []wq.SGE, off uint64, data []byte, end bool) error {
+	for i := range list {
+		s := &list[i]
+		if off >= uint64(s.Length) {
+			off -= uint64(s.Length)
+			continue
+		}
+		if len(data) == 0 {
+			return nil
+		}
+		seg, err := q.cfg.Keys.Local(s.LKey, q.cfg.PD, s.Addr, uint64(s.Length), mrtable.AccessLocalWrite)
+		if err != nil {
+			return err
+		}
+		n := min(uint64(len(data)), uint64(s.Length)-off)
+		if err := store(&seg, off, data[:n], end && n == uint64(len(data))); err != nil {
+			return err
+		}
+		data, off = data[n:], 0
+	}
+	if len(data) > 0 {
+		return mrtable.ErrBounds
+	}
+	return nil
+}
+
+// checkWritable says whether all buffers of a list may be written: before a
+// READ or an atomic is asked for, whose answer could not be stored.
+func (q *QP) checkWritable(list []wq.SGE) error {
+	for i := range list {
+		s := &list[i]
+		if _, err := q.cfg.Keys.Local(s.LKey, q.cfg.PD, s.Addr, uint64(s.Length), mrtable.AccessLocalWrite); err != nil {
+			return err
+		}
+	}
+	return nil
+}

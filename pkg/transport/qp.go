@@ -1,0 +1,191 @@
+package transport
+
+import (
+	"time"
+
+	"github.com/softroce/softroce/pkg/bth"
+	"github.com/softroce/softroce/pkg/cq"
+	"github.com/softroce/softroce/pkg/qpstate"
+	"github.com/softroce/softroce/pkg/wq"
+)
+
+// A QP is one queue pair's protocol. Make it with New; it is used by one
+// goroutine at a time.
+type QP struct {
+	cfg   Config
+	state qpstate.State
+	attr  qpstate.Attr
+	path  Path
+	mtu   uint32 // path MTU in bytes
+	seeds seedCache
+	sq    *wq.SendQueue
+	req   requester
+	rsp   responder
+	wc    cq.WC           // scratch for completions
+	value [atomicLen]byte // scratch for an atomic's answer
+
+	answerNext bool // PollTransmit alternates between responses and requests
+	noted      uint32
+	events     []Event
+	stats      Stats
+}
+
+// New makes a queue pair in RESET. Errors wrap ErrConfig.
+func New(cfg Config) (*QP, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Slab == nil {
+		cfg.Slab = wq.NewSlab(0)
+	}
+	if cfg.Counters == nil {
+		cfg.Counters = new(Counters)
+	}
+	if cfg.MaxRDAtomic == 0 {
+		cfg.MaxRDAtomic = defaultRDAtomic
+	}
+	if cfg.Window == 0 {
+		cfg.Window = defaultWindow
+	}
+	q := &QP{cfg: cfg, sq: wq.NewSendQueue(cfg.Slab, int(cfg.Cap.MaxSendWR))}
+	q.rsp.recv.SGList = make([]wq.SGE, 0, cfg.Cap.MaxRecvSGE)
+	q.becomeReset()
+	return q, nil
+}
+
+// State is the queue pair's state.
+func (q *QP) State() qpstate.State { return q.state }
+
+// Stats is what the queue pair counted; the QP goes on counting in it.
+func (q *QP) Stats() *Stats { return &q.stats }
+
+// PostSend queues a copy of wr. Errors: ErrState; ErrFull, then nothing
+// changed and the caller may try again once something completed; those of
+// wq.Check, and ErrNotSupported, which tell of a request that no library lets
+// through. In ERR the request completes with WR_FLUSH_ERR.
+func (q *QP) PostSend(now time.Time, wr *wq.SendWR) error {
+	if !q.state.AllowsPostSend() {
+		return ErrState
+	}
+	c := &q.cfg.Cap
+	if err := wq.Check(uint8(q.cfg.Type), wr, wq.Limits{MaxSGE: c.MaxSendSGE, MaxInline: c.MaxInlineData}); err != nil {
+		return err
+	}
+	if wr.Opcode == wq.LocalInv || wr.Opcode == wq.BindMW {
+		return ErrNotSupported
+	}
+	if q.state.Flushes() {
+		q.completeSend(wr, cq.WRFlushErr)
+		return nil
+	}
+	if err := q.sq.Push(wr); err != nil {
+		return err
+	}
+	e := q.sq.At(q.sq.Len() - 1)
+	e.User[userLength] = wr.Length()
+	e.User[userPackets] = uint64(q.packets(wr.Length()))
+	return nil
+}
+
+// PostRecv tells that Recv has something. It matters in ERR only, where posted
+// receives complete with WR_FLUSH_ERR.
+func (q *QP) PostRecv(now time.Time) {
+	if q.state.FlushesRecv() {
+		q.flushRecv()
+	}
+}
+
+// HandlePacket takes a received packet whose ICRC was verified; p is not kept.
+func (q *QP) HandlePacket(now time.Time, p *Packet) Verdict {
+	n := uint64(len(p.Bytes()))
+	c := q.cfg.Counters
+	c.RcvdPkts++
+	c.RcvdBytes += n
+	q.stats.RcvdPkts++
+	q.stats.RcvdBytes += n
+	v := q.route(now, p)
+	c.Verdicts[v]++
+	return v
+}
+
+// route applies what holds for every packet (transport acceptance, IBTA Vol 1
+// §9.6), then hands requests to the responder and responses to the completer.
+func (q *QP) route(now time.Time, p *Packet) Verdict {
+	if p.Info == nil {
+		return DropMalformed
+	}
+	if p.Info.Class != bth.ClassRC {
+		return DropOpcodeClass
+	}
+	accepts := q.state.ReceivesRequests()
+	if p.Info.Response {
+		accepts = q.state.ProcessesResponses()
+	}
+	switch {
+	case !accepts:
+		return DropState
+	case p.Src != q.path.Dst || p.Dst != q.path.Src:
+		return DropAddress
+	case !bth.DefaultPKey.Match(p.BTH().PKey()):
+		return DropPKey
+	}
+	if q.state == qpstate.RTR && !q.rsp.heard {
+		q.rsp.heard = true
+		q.event(Event{Kind: CommEst})
+	}
+	if p.Info.Response {
+		return q.handleResponse(now, p)
+	}
+	return q.handleRequest(now, p)
+}
+
+// HandleTimeout does what is due at now; calling it early does no harm.
+func (q *QP) HandleTimeout(now time.Time) { q.expire(now) }
+
+// NextTimeout is when HandleTimeout wants to be called; zero: not at all.
+func (q *QP) NextTimeout() time.Time { return q.req.deadline() }
+
+// PollTransmit builds the next packet in buf, a whole UDP payload with the ICRC
+// for IP identification 0, and counts it as sent. n is its length, 0 when there
+// is nothing to send until the next call of another method. buf has at least
+// TransmitSpace bytes, or nothing is built; it is not kept.
+func (q *QP) PollTransmit(now time.Time, buf []byte) (n int, tx Transmit) {
+	if len(buf) < TransmitSpace {
+		return 0, tx
+	}
+	buf = buf[:TransmitSpace:TransmitSpace]
+	// An acknowledgement goes first; a stream of READ responses takes turns
+	// with own requests.
+	if q.rsp.acknowledges() || q.answerNext {
+		if n, tx = q.pollResponse(now, buf); n == 0 {
+			n, tx = q.pollRequest(now, buf)
+		}
+	} else if n, tx = q.pollRequest(now, buf); n == 0 {
+		n, tx = q.pollResponse(now, buf)
+	}
+	if n == 0 {
+		return 0, tx
+	}
+	tx.Path = &q.path
+	q.answerNext = tx.Opcode.Info().Request
+	q.cfg.Counters.SentPkts++
+	q.cfg.Counters.SentBytes += uint64(n)
+	q.stats.SentPkts++
+	q.stats.SentBytes += uint64(n)
+	return n, tx
+}
+
+// Fatal moves the queue pair to ERR after a fault that is not the peer's: its
+// completion queue overflowed, its memory is gone (fault class G).
+func (q *QP) Fatal(now time.Time) {
+	if q.state == qpstate.Err {
+		q.rsp.dropAnswers()
+		return
+	}
+	q.becomeErr(false)
+	q.event(Event{Kind: QPFatal})
+}
+
+// Close gives back what the queue pair holds of the slab, without completions.
+// The queue pair is then in RESET.
+func (q *QP) Close() { q.becomeReset() }
