@@ -40,7 +40,7 @@ func roce(src, dst string, id uint16, o bth.Opcode, n int) []byte {
 func packet(src, dst string, id uint16, n int) Packet {
 	return Packet{
 		Time: time.Unix(1700000000, 123456789), Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst),
-		SrcPort: 0xC123, TOS: 0x69, TTL: 63, ID: id, IDKnown: true, Payload: roce(src, dst, id, bth.RCSendOnly, n), Outbound: true,
+		SrcPort: 0xC123, DstPort: rocePort, TOS: 0x69, TTL: 63, ID: id, IDKnown: true, Payload: roce(src, dst, id, bth.RCSendOnly, n), Outbound: true,
 	}
 }
 
