@@ -1,0 +1,83 @@
+#!/bin/bash
+# The interoperability lab: softroce against Linux kernel rdma_rxe in a QEMU guest. `run.sh -h` says how to use it.
+# Exit status: 0 every case passed, 1 a case failed, 2 the lab cannot run here (the reason is printed), 143 or 130 stopped.
+set -euo pipefail
+shopt -s nullglob
+export LC_ALL=C
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+REPO=$(cd "$HERE/../.." && pwd)
+# shellcheck source=machine.sh
+. "$HERE/machine.sh"
+# shellcheck source=lab.sh
+. "$HERE/lab.sh"
+# shellcheck source=image.sh
+. "$HERE/image.sh"
+
+usage() {
+    cat <<-'U'
+	usage: run.sh [-r] [-k] [-s] [-l] [-f] [-o DIR] [REGEXP]
+	  REGEXP  run only the cases whose name it matches
+	  -r      reference run: a second guest takes softroce's place, so kernel rxe meets kernel rxe
+	  -k      keep the captures and logs of passed cases too
+	  -s      boot, print how to reach the guest, and wait until interrupted
+	  -l      list the cases and stop
+	  -f      build the guest's image afresh
+	  -o DIR  put logs and captures there (default: a directory of their own under TMPDIR)
+	U
+}
+
+# Read by lab.sh, too: guests, args.
+guests=1 args=() shell='' list='' fresh='' out=''
+while getopts rkslfo:h option; do
+    case $option in
+        r) guests=2; args+=(-reference) ;;
+        k) args+=(-keep) ;;
+        s) shell=yes ;;
+        l) list=yes ;;
+        f) fresh=yes ;;
+        o) out=$OPTARG ;;
+        h) usage; exit 0 ;;
+        *) usage >&2; exit 2 ;;
+    esac
+done
+shift $((OPTIND - 1))
+[ $# -le 1 ] || { usage >&2; exit 2; }
+[ $# = 0 ] || args+=(-run "$1")
+
+command -v go >/dev/null || cannot "Go is not installed (or not in PATH)"
+if [ -n "$list" ]; then
+    cd "$REPO" && exec go run ./conformance/interop/peer -list "${args[@]}"
+fi
+
+start=$SECONDS
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+check_machine
+install_packages
+make_run_dir "$out"
+spawn build_programs    # beside the image, which mostly waits for the network and the disk
+programs=$SPAWNED
+ensure_image "$fresh"
+await "$programs" || { cat "$LOGS/build.log" >&2; echo "interop: the Go programs do not build, see above" >&2; exit 1; }
+say "image and programs ready after $((SECONDS - start)) s"
+
+make_network "$guests"
+for ((n = 1; n <= guests; n++)); do start_guest "$n"; done
+for ((n = 1; n <= guests; n++)); do await_guest "$n"; done
+say "guest ready after $((SECONDS - start)) s (kernel $KVER, software emulation)"
+
+if [ -n "$shell" ]; then
+    say "namespace $NS; a command in guest 1: ip netns exec $NS $RUN/bin/peer -exec 1 'ibv_devinfo'"
+    say "a program of this side: ip netns exec $NS PROGRAM (10.77.0.1, fd77::1); logs in $LOGS; Ctrl-C ends it all"
+    spawn sleep infinity
+    await "$SPAWNED"
+fi
+
+[ "$guests" = 2 ] || args+=(-softroce "$RUN/bin/softroce")
+start_driver "${args[@]}"
+status=0
+await "$DRIVER" || status=$?
+say "took $((SECONDS - start)) s"
+exit "$status"
