@@ -187,7 +187,7 @@ var rules = []rule{
 	},
 	{
 		path: "pkg/adapter", is: "an adapter inside the program's own process", never: "a second data path",
-		may: []string{"internal/nic", "pkg/verbs"}, testsMay: join(edgeTests, leaves), unix: true,
+		may: []string{"internal/nic", "internal/shm", "internal/capture", "pkg/verbs"}, testsMay: join(edgeTests, leaves), unix: true,
 	},
 
 	{
@@ -206,7 +206,7 @@ var rules = []rule{
 
 	{
 		path: "cmd/softroce/...", is: "flags, signals, output", never: "logic worth a test of its own",
-		may:      join(public, []string{"internal/nic", "internal/capture", "internal/metrics", cobra, pflag, prometheus}),
+		may:      join(public, []string{"internal/nic", "internal/shm", "internal/capture", "internal/metrics", cobra, pflag, prometheus}),
 		testsMay: edgeTests, unix: true,
 	},
 	{
