@@ -65,7 +65,8 @@ class End:
         self.qp.to_rts(attr)
 
     def sges(self, wr):
-        return [SGE(self.mr.buf + off, length, self.mr.lkey) for off, length in wr['sges']]
+        # pyverbs wants at least one element; one without length says the same as none.
+        return [SGE(self.mr.buf + off, length, self.mr.lkey) for off, length in wr['sges'] or [(0, 0)]]
 
     def do_recv(self, r):
         for wr in r['wrs']:

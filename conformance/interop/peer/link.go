@@ -52,6 +52,7 @@ type setup struct {
 	size     int // bytes of each region; 128 KiB
 	access   int // rights of the responder's region; all
 	inline   int
+	foreign  bool
 	psn      uint32 // first PSN of the requester; the responder's is one more; 0x100
 	rdAtomic int    // READs and atomics outstanding; 4
 	timeout  int    // code of the ACK timeout; 14 (67 ms)
@@ -76,7 +77,7 @@ func newLink(name string, s setup, req, resp *side, log logf) *link {
 	req.peer, resp.peer = resp, req
 	for _, side := range []*side{req, resp} {
 		side.l = l
-		o := openRequest{IPv6: s.ipv6, Size: orElse(s.size, 1<<17), Access: accessAll, Inline: s.inline}
+		o := openRequest{IPv6: s.ipv6, Size: orElse(s.size, 1<<17), Access: accessAll, Inline: s.inline, Foreign: s.foreign}
 		if side == resp {
 			o.Access = orElse(s.access, accessAll)
 		}

@@ -101,6 +101,8 @@ type openRequest struct {
 	Size   int  `json:"size"`   // bytes in the region
 	Access int  `json:"access"` // the region's rights
 	Inline int  `json:"inline"` // max_inline_data
+	// Foreign memory: softroce's end registers memory of the program instead of having the adapter allocate it.
+	Foreign bool `json:"-"`
 }
 
 // An identity is what an end must know of the other: the exchange that real programs do out of band.

@@ -37,6 +37,8 @@ var verbsCases = []verbsCase{
 	{name: "both-ways", about: "both ends request at the same time", run: caseBothWays},
 	{name: "sges", about: "gather from and scatter to several pieces", run: caseSGEs},
 	{name: "inline", about: "inline data", setup: setup{inline: 64}, run: caseInline},
+	{name: "foreign-memory", about: "all verbs, softroce's region is the program's own memory", setup: setup{foreign: true}, run: casePipelined},
+	{name: "foreign-large", about: "1 MiB each, in the program's own memory", setup: setup{foreign: true, mtu: 4096, size: 4 << 20}, run: caseLarge},
 	{name: "ipv6", about: "all verbs between IPv6 GIDs", setup: setup{ipv6: true}, run: casePipelined},
 	{name: "mtu-256", about: "all verbs at path MTU 256", setup: setup{mtu: 256}, run: casePipelined, shows: map[string]int{"payload 256": 1}},
 	{name: "mtu-512", about: "all verbs at path MTU 512", setup: setup{mtu: 512}, run: casePipelined, shows: map[string]int{"payload 512": 1}},
