@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -94,7 +95,7 @@ func (r *report) end(k testKey, e event) {
 	case r.parents[k]: // its subtests were counted
 	case e.Action == "skip":
 		r.skipped++
-		why := reason(r.output[k])
+		why := pathInReason.ReplaceAllString(reason(r.output[k]), "…")
 		r.reasons[why] = append(r.reasons[why], strings.TrimPrefix(k.Package+" ", modulePrefix)+k.Test)
 	default:
 		r.passed++
@@ -149,6 +150,9 @@ func (r *report) finish(name string) string {
 	fmt.Fprintln(r.out, line)
 	return line
 }
+
+// pathInReason is what makes two skips for one reason differ; the test's own output has it.
+var pathInReason = regexp.MustCompile(`/[^\s:]+`)
 
 // modulePrefix is left out of the names of skipped tests.
 const modulePrefix = "github.com/softroce/softroce/"

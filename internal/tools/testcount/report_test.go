@@ -86,6 +86,17 @@ func TestReportCounts(t *testing.T) {
 			[]string{"skipped 1: needs root: network namespaces", "p TestA"},
 		},
 		{
+			"skips that differ in a path are one reason",
+			[]string{
+				`{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:7: needs root: open /run/netns/a-1: denied\n"}`,
+				`{"Action":"skip","Package":"p","Test":"TestA"}`,
+				`{"Action":"output","Package":"p","Test":"TestB","Output":"    a_test.go:9: needs root: open /run/netns/a-2: denied\n"}`,
+				`{"Action":"skip","Package":"p","Test":"TestB"}`, pass,
+			},
+			"test: 0 passed, 0 failed, 2 skipped",
+			[]string{"skipped 2: needs root: open …: denied"},
+		},
+		{
 			"what is no event passes through",
 			[]string{"go: downloading something"},
 			"test: 0 passed, 0 failed, 0 skipped",
@@ -118,7 +129,7 @@ func TestReportNamesAtMostFiveSkips(t *testing.T) {
 }
 
 func TestStatus(t *testing.T) {
-	died := exec.Command("false").Run()
+	died := exec.Command("go", "no-such-command").Run() // exit status 2
 	broken := errors.New("broken pipe")
 	for _, c := range []struct {
 		name          string
@@ -128,7 +139,7 @@ func TestStatus(t *testing.T) {
 		wantComplaint bool
 	}{
 		{"all well", 0, nil, nil, 0, false},
-		{"go test failed", 1, nil, died, 1, false},
+		{"go test failed", 1, nil, died, 2, false},
 		{"go test hides a failure", 1, nil, nil, 1, true},
 		{"its output broke off", 0, broken, nil, 1, true},
 		{"it could not be waited for", 0, nil, broken, 1, true},
