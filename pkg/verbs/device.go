@@ -52,7 +52,7 @@ type Device struct {
 	status    *shm.Segment
 	doorbells *shm.Segment
 	bells     []*uapi.ProgramDoorbell // one per worker
-	wakes     []*shm.Doorbell        // one per worker
+	wakes     []*shm.Doorbell         // one per worker
 	async     *records
 
 	mu       sync.Mutex

@@ -1,0 +1,214 @@
+package nic
+
+import (
+	"sync"
+
+	"github.com/softroce/softroce/internal/uapi"
+	"github.com/softroce/softroce/pkg/bth"
+	"github.com/softroce/softroce/pkg/qpstate"
+	"github.com/softroce/softroce/pkg/transport"
+	"github.com/softroce/softroce/pkg/udp4791"
+)
+
+// receive takes one batch of datagrams from the endpoint and gives each to
+// its queue pair.
+func (w *worker) receive() int {
+	slots, err := w.ep.ReadBatch()
+	if err != nil {
+		w.stats.RecvErrors++
+		if n, ok := w.recvLog.allow(w.now); ok {
+			w.a.log.Warn("receive failed", "worker", w.index, "err", err, "suppressed", n)
+		}
+		return 0
+	}
+	for i := range slots {
+		w.accept(&slots[i].Meta, slots[i].Buf, false)
+	}
+	return len(slots)
+}
+
+// accept runs the checks that need no queue pair, in the order of
+// transport.md §2 (length, version, destination, ICRC), and hands the packet
+// to its engine. Everything that fails is dropped in silence and counted.
+func (w *worker) accept(meta *udp4791.RecvMeta, buf []byte, handed bool) {
+	w.stats.PacketsIn++
+	w.stats.BytesIn += uint64(len(buf))
+	if meta.Truncated {
+		w.drop(meta, buf, DropTruncated)
+		return
+	}
+	if err := w.pkt.Parse(buf); err != nil {
+		w.drop(meta, buf, dropOfParse(err))
+		return
+	}
+	qpn := w.pkt.BTH().DestQP()
+	if to := w.a.workerOf(qpn); to != w {
+		if handed || !to.inbox.put(meta, buf) {
+			w.drop(meta, buf, DropHandover)
+			return
+		}
+		w.stats.PacketsIn--
+		w.stats.BytesIn -= uint64(len(buf))
+		w.stats.Handovers++
+		to.signal()
+		return
+	}
+	q := w.byQPN[qpn]
+	if q == nil || q.dead {
+		w.drop(meta, buf, DropNoQP)
+		return
+	}
+	dst := bth.GIDFromAddr(meta.Dst)
+	v := w.learner.check(meta, &w.pkt.Packet, dst)
+	if v.relearned {
+		w.stats.Relearned++
+	}
+	if !v.ok {
+		w.badICRC(meta, buf, &v)
+		return
+	}
+	w.pkt.Src, w.pkt.Dst = bth.GIDFromAddr(meta.Src.Addr()), dst
+	w.pkt.TOS, w.pkt.TTL = meta.TOS, meta.TTL
+	w.deliver(q, meta, buf, &v)
+}
+
+// deliver gives a proven packet to the engine.
+func (w *worker) deliver(q *qp, meta *udp4791.RecvMeta, buf []byte, v *icrcVerdict) {
+	w.current = q
+	verdict := q.engine.HandlePacket(w.now, &w.pkt)
+	w.current = nil
+	if tap := w.a.tap.Load(); tap != nil {
+		w.captureIn(tap, meta, buf, v, verdict.String())
+	}
+	if q.sqWaits && q.engine.State() != qpstate.Err {
+		w.current = q
+		w.drainSQ(q)
+		w.current = nil
+	}
+	w.active.push(q)
+}
+
+func (w *worker) drop(meta *udp4791.RecvMeta, buf []byte, why Drop) {
+	w.stats.Drops[why]++
+	if tap := w.a.tap.Load(); tap != nil {
+		w.captureIn(tap, meta, buf, &icrcVerdict{}, "dropped: "+why.String())
+	}
+}
+
+// badICRC drops a packet and says, at most once a second, what was seen.
+func (w *worker) badICRC(meta *udp4791.RecvMeta, buf []byte, v *icrcVerdict) {
+	w.drop(meta, buf, DropICRC)
+	if n, ok := w.icrcLog.allow(w.now); ok {
+		w.a.log.Warn("bad ICRC, packet dropped", "src", meta.Src.String(), "dst", meta.Dst.String(),
+			"qpn", uint32(w.pkt.BTH().DestQP()), "got", v.got, "want", v.want, "bytes", len(buf), "suppressed", n)
+	}
+}
+
+// dropOfParse names the reason of a parse error.
+func dropOfParse(err error) Drop {
+	switch err {
+	case bth.ErrShort:
+		return DropShort
+	case bth.ErrVersion:
+		return DropVersion
+	case bth.ErrReserved:
+		return DropOpcode
+	case bth.ErrPad:
+		return DropPad
+	default:
+		return DropMalformed
+	}
+}
+
+// inbox is the bounded ring by which other workers hand over packets that the
+// kernel steered to them: from strangers' merged buffers, or while a group
+// changes. The lock is taken for such packets only.
+type inbox struct {
+	mu    sync.Mutex
+	slots []handed
+	head  int
+	n     int
+}
+
+type handed struct {
+	meta udp4791.RecvMeta
+	buf  [udp4791.BufferSize]byte
+	n    int
+}
+
+const inboxSlots = 64
+
+func (b *inbox) init() { b.slots = make([]handed, inboxSlots) }
+
+// put copies a packet in; false when there is no room.
+func (b *inbox) put(meta *udp4791.RecvMeta, buf []byte) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.n == len(b.slots) {
+		return false
+	}
+	h := &b.slots[(b.head+b.n)%len(b.slots)]
+	h.meta, h.n = *meta, copy(h.buf[:], buf)
+	b.n++
+	return true
+}
+
+// take copies the oldest packet out into dst.
+func (b *inbox) take(dst *handed) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.n == 0 {
+		return false
+	}
+	h := &b.slots[b.head]
+	dst.meta, dst.n = h.meta, copy(dst.buf[:], h.buf[:h.n])
+	b.head = (b.head + 1) % len(b.slots)
+	b.n--
+	return true
+}
+
+// takeInbox serves the packets that other workers handed over.
+func (w *worker) takeInbox() int {
+	n := 0
+	for ; n < inboxSlots && w.inbox.take(&w.handed); n++ {
+		w.accept(&w.handed.meta, w.handed.buf[:w.handed.n], true)
+	}
+	return n
+}
+
+// event passes an engine's event to the program, or writes a diagnostic once
+// per queue pair and kind.
+func (w *worker) event(q *qp, ev transport.Event) {
+	if !ev.Kind.IsNote() {
+		if t, ok := asyncOf(ev.Kind); ok {
+			q.prog.postAsync(t, uapi.ElementQP, q.handle)
+		}
+		return
+	}
+	bit := uint32(1) << (uint32(ev.Kind) & 31)
+	if q.warned&bit != 0 {
+		return
+	}
+	q.warned |= bit
+	w.a.log.Warn(ev.Text(), "qpn", uint32(q.qpn), "peer", q.path.Dst.String(), "pid", q.prog.pid)
+}
+
+// asyncOf is the verbs' number of an engine's event.
+func asyncOf(k transport.EventKind) (uapi.AsyncEvent, bool) {
+	switch k {
+	case transport.QPFatal:
+		return uapi.EventQPFatal, true
+	case transport.QPReqErr:
+		return uapi.EventQPReqErr, true
+	case transport.QPAccessErr:
+		return uapi.EventQPAccessErr, true
+	case transport.CommEst:
+		return uapi.EventCommEst, true
+	case transport.SQDrained:
+		return uapi.EventSQDrained, true
+	case transport.LastWQE:
+		return uapi.EventQPLastWQEReached, true
+	default:
+		return 0, false // a note
+	}
+}

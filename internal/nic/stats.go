@@ -1,0 +1,93 @@
+package nic
+
+import (
+	"errors"
+	"syscall"
+
+	"github.com/softroce/softroce/pkg/qpstate"
+	"github.com/softroce/softroce/pkg/transport"
+	"github.com/softroce/softroce/pkg/udp4791"
+)
+
+// Drop is the reason for which a packet was dropped before it reached a queue
+// pair's engine; the engine's own reasons are transport.Verdict.
+type Drop uint8
+
+// The reasons, in the order of the checks.
+const (
+	DropTruncated Drop = iota // longer than the receive buffer
+	DropShort                 // shorter than its headers, pad and ICRC
+	DropVersion               // TVer is not 0
+	DropOpcode                // a reserved opcode
+	DropPad                   // PadCnt exceeds what follows the headers
+	DropMalformed             // malformed in another way
+	DropHandover              // steered to another worker, whose inbox was full
+	DropNoQP                  // no queue pair of that number
+	DropICRC                  // the ICRC is wrong
+	NumDrops
+)
+
+var dropNames = [NumDrops]string{
+	"truncated", "short", "version", "opcode", "pad", "malformed", "handover", "no_qp", "icrc",
+}
+
+// String is the reason as metrics name it.
+func (d Drop) String() string {
+	if d < NumDrops {
+		return dropNames[d]
+	}
+	return "unknown"
+}
+
+// WorkerStats is what one worker counted since the adapter started.
+type WorkerStats struct {
+	PacketsIn, BytesIn   uint64 // datagrams and UDP payload bytes received
+	PacketsOut, BytesOut uint64 // the same, sent
+	Drops                [NumDrops]uint64
+	Relearned            uint64 // a peer's identifications were learned anew
+	Handovers            uint64 // packets handed to another worker
+	RecvErrors           uint64 // failed receive calls
+	SendBlocked          uint64 // times a send socket was full
+	SendErrors           [maxErrno]uint64
+	Turns, Sleeps        uint64
+	Faults               uint64 // memory faults on programs' memory
+	BadSlots             uint64 // send queue slots that no library writes
+	CQEvents             uint64 // completion events written
+	EventsLost           uint64 // events a program's full pipe did not take
+	CQOverflows          uint64
+	CQLost               uint64 // completions lost to overflown queues
+}
+
+// maxErrno bounds the errno values that are counted apart; 0 counts others.
+const maxErrno = 134
+
+func (s *WorkerStats) sendError(err error) {
+	var se *udp4791.SendError
+	n := syscall.Errno(0)
+	if errors.As(err, &se) && se.Errno > 0 && se.Errno < maxErrno {
+		n = se.Errno
+	}
+	s.SendErrors[n]++
+}
+
+// WorkerSnapshot is one worker at one moment.
+type WorkerSnapshot struct {
+	Stats     WorkerStats
+	Transport transport.Counters
+	QPs       [qpstate.Err + 1]int // by state
+	Timers    int
+	SlabBytes int
+}
+
+// snapshot reads everything between two turns.
+func (w *worker) snapshot() (s WorkerSnapshot) {
+	w.do(func() {
+		s.Stats, s.Transport = w.stats, w.counters
+		for _, q := range w.byQPN {
+			s.QPs[q.engine.State()]++
+		}
+		s.Timers = len(w.timers.q)
+		s.SlabBytes = w.slab.InUse()
+	})
+	return s
+}

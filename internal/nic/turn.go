@@ -1,0 +1,321 @@
+package nic
+
+import (
+	"runtime"
+	"time"
+
+	"github.com/softroce/softroce/internal/shm"
+	"github.com/softroce/softroce/internal/uapi"
+	"github.com/softroce/softroce/pkg/bth"
+	"github.com/softroce/softroce/pkg/qpstate"
+	"github.com/softroce/softroce/pkg/transport"
+	"github.com/softroce/softroce/pkg/udp4791"
+)
+
+// A qp is a queue pair as its worker sees it: the engine and the rings that
+// feed it. It lives on one worker all its life.
+type qp struct {
+	qpn    bth.QPN
+	handle uint32 // the program's
+	index  uint32 // the program's doorbell index
+	engine *transport.QP
+	sq     *uapi.SQConsumer
+	rq     *uapi.RQConsumer
+	sendCQ *cqueue
+	recvCQ *cqueue
+	prog   *program
+	link   *programLink
+	worker *worker
+
+	path    transport.Path
+	flow    udp4791.FlowID
+	hasFlow bool
+
+	// Worker's bookkeeping.
+	dead     bool // a memory fault or a hostile ring: no more work
+	removed  bool
+	sqWaits  bool // the engine was full: the ring holds more
+	onList   bool
+	next     *qp
+	timerPos int // place in the heap, -1 when absent
+	timerAt  time.Time
+	warned   uint32 // diagnostics already written, by kind
+}
+
+// A programLink is one program on one worker: its doorbells there and the
+// queue pairs by doorbell index.
+type programLink struct {
+	doorbell *uapi.AdapterDoorbell
+	eventfd  *shm.Doorbell
+	qps      []*qp // by doorbell index; nil where none
+	owner    *program
+}
+
+// qpList is the queue of queue pairs that may have packets to send.
+type qpList struct{ head, tail *qp }
+
+func (l *qpList) push(q *qp) {
+	if q.onList || q.removed {
+		return
+	}
+	q.onList, q.next = true, nil
+	if l.tail == nil {
+		l.head = q
+	} else {
+		l.tail.next = q
+	}
+	l.tail = q
+}
+
+func (l *qpList) pop() *qp {
+	q := l.head
+	if q == nil {
+		return nil
+	}
+	if l.head = q.next; l.head == nil {
+		l.tail = nil
+	}
+	q.onList, q.next = false, nil
+	return q
+}
+
+// guardedTurn makes one turn. A fault on memory that a program took away
+// under the adapter's hands ends that program's queue pairs, not the adapter.
+func (w *worker) guardedTurn() (work int) {
+	defer func() {
+		if r := recover(); r != nil {
+			w.fault(r)
+			work = 1
+		}
+	}()
+	return w.turn()
+}
+
+// fault handles a recovered panic: a memory fault with an address while a
+// queue pair was served is the program's doing; anything else is ours.
+func (w *worker) fault(r any) {
+	err, ok := r.(runtime.Error)
+	addr, hasAddr := r.(interface{ Addr() uintptr })
+	q := w.current
+	if !ok || !hasAddr || q == nil {
+		panic(r)
+	}
+	w.current = nil
+	w.stats.Faults++
+	q.dead = true
+	w.a.log.Warn("memory fault: the program's mapping is gone, its queue pairs are ended",
+		"worker", w.index, "qpn", uint32(q.qpn), "addr", uint64(addr.Addr()), "err", err.Error())
+	q.prog.fault("memory fault")
+}
+
+// turn does one round of everything and returns how much there was to do.
+func (w *worker) turn() int {
+	w.now = time.Now()
+	w.stats.Turns++
+	n := w.commands()
+	n += w.receive()
+	n += w.doorbells()
+	n += w.timeouts()
+	n += w.transmit()
+	w.flush()
+	return n
+}
+
+// doorbells serves the rings that programs rang for.
+func (w *worker) doorbells() int {
+	n := 0
+	for _, l := range w.links {
+		for range turnBells {
+			i, ok := l.doorbell.Next()
+			if !ok {
+				break
+			}
+			n++
+			if int(i) < len(l.qps) && l.qps[i] != nil {
+				w.serveRings(l.qps[i])
+			}
+		}
+	}
+	return n
+}
+
+// anyDoorbell says whether a program rang since the last turn.
+func (w *worker) anyDoorbell() bool {
+	for _, l := range w.links {
+		if l.doorbell.Any() {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *worker) drainProgram(token uint64) {
+	for _, l := range w.links {
+		if tokenProgram+uint64(l.eventfd.FD()) == token {
+			l.eventfd.Drain()
+			return
+		}
+	}
+}
+
+// serveRings takes what the program posted.
+func (w *worker) serveRings(q *qp) {
+	if q.dead || q.removed {
+		return
+	}
+	w.current = q
+	w.drainSQ(q)
+	if q.engine.State() == qpstate.Err {
+		q.engine.PostRecv(w.now)
+	}
+	w.current = nil
+	w.active.push(q)
+}
+
+// drainSQ hands posted requests to the engine until the ring is empty or the
+// engine is full; the rest then waits in the ring.
+func (w *worker) drainSQ(q *qp) {
+	q.sqWaits = false
+	for {
+		got, err := q.sq.Peek(&w.scratch)
+		if err != nil {
+			w.badRing(q, err)
+			return
+		}
+		if !got {
+			break
+		}
+		err = q.engine.PostSend(w.now, &w.scratch)
+		if err == transport.ErrFull {
+			q.sqWaits = true
+			break
+		}
+		if err != nil {
+			// The library checks before it posts: this program does not use it.
+			w.badRing(q, err)
+			return
+		}
+		q.sq.Consume()
+	}
+}
+
+// badRing ends a queue pair whose ring holds what no library writes.
+func (w *worker) badRing(q *qp, err error) {
+	w.stats.BadSlots++
+	q.sq.Skip()
+	q.engine.Fatal(w.now)
+	if n, ok := w.ringLog.allow(w.now); ok {
+		w.a.log.Warn("bad slot in a send queue, queue pair to ERR", "qpn", uint32(q.qpn), "pid", q.prog.pid, "err", err, "suppressed", n)
+	}
+}
+
+// timeouts runs the deadlines that have passed.
+func (w *worker) timeouts() int {
+	n := 0
+	for {
+		q := w.timers.due(w.now)
+		if q == nil {
+			return n
+		}
+		n++
+		d := q.engine.NextTimeout()
+		if !d.IsZero() && !d.After(w.now) && !q.dead {
+			w.current = q
+			q.engine.HandleTimeout(w.now)
+			w.current = nil
+			w.active.push(q)
+		}
+		w.rearm(q)
+	}
+}
+
+// rearm keeps the queue pair's entry in the heap at or before its engine's
+// deadline. Moving a deadline later costs nothing: the entry is looked at
+// when it comes up.
+func (w *worker) rearm(q *qp) {
+	d := q.engine.NextTimeout()
+	if d.IsZero() || q.dead || q.removed {
+		return
+	}
+	if q.timerPos < 0 || d.Before(q.timerAt) {
+		w.timers.set(q, d)
+	}
+}
+
+// transmit pulls packets from the queue pairs that have some, a share each,
+// and sends them, until all are empty, the turn's budget is spent or the
+// socket is full.
+func (w *worker) transmit() int {
+	n := w.send()
+	budget := turnBytes
+	for budget > 0 && !w.batch.blocked() {
+		q := w.active.pop()
+		if q == nil {
+			break
+		}
+		if q.removed || q.dead {
+			continue
+		}
+		w.current = q
+		sent, more := w.pull(q, min(budget, qpTurnBytes))
+		w.current = nil
+		budget -= sent
+		n += sent
+		w.settle(q)
+		if more {
+			w.active.push(q)
+		}
+	}
+	return n + w.send()
+}
+
+// pull takes packets of one queue pair, at most budget bytes; more says that
+// it may have further ones.
+func (w *worker) pull(q *qp, budget int) (sent int, more bool) {
+	for sent < budget {
+		if w.batch.full() {
+			w.send()
+			if w.batch.blocked() || w.batch.full() {
+				return sent, true
+			}
+		}
+		n, tx := q.engine.PollTransmit(w.now, w.batch.room())
+		if n == 0 {
+			if q.sqWaits {
+				w.drainSQ(q)
+				if !q.sqWaits {
+					continue
+				}
+			}
+			return sent, false
+		}
+		w.batch.add(q, n, &tx)
+		sent += n
+	}
+	return sent, true
+}
+
+// settle passes on what a queue pair's engine has to say after work on it.
+func (w *worker) settle(q *qp) {
+	for {
+		ev, ok := q.engine.PollEvent()
+		if !ok {
+			break
+		}
+		w.event(q, ev)
+	}
+	if err := q.rq.Err(); err != nil && q.engine.State() != qpstate.Err {
+		w.badRing(q, err)
+		w.active.push(q)
+	}
+	w.rearm(q)
+}
+
+// flush hands the completions of the turn to the programs, each queue once.
+func (w *worker) flush() {
+	for i := 0; i < len(w.dirty); i++ {
+		w.dirty[i].flush(w)
+		w.dirty[i] = nil
+	}
+	w.dirty = w.dirty[:0]
+}

@@ -1,0 +1,273 @@
+package nic
+
+import (
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/softroce/softroce/internal/shm"
+	"github.com/softroce/softroce/pkg/bth"
+	"github.com/softroce/softroce/pkg/transport"
+	"github.com/softroce/softroce/pkg/udp4791"
+	"github.com/softroce/softroce/pkg/wq"
+)
+
+// Our own tuning of a worker's turn.
+const (
+	// spinTurns is how many empty turns a worker makes, yielding between
+	// them, before it sleeps.
+	spinTurns = 40
+	// turnBytes and qpTurnBytes bound what one turn transmits, in all and for
+	// one queue pair, so that a bulk sender does not starve a ping-pong.
+	turnBytes   = 256 << 10
+	qpTurnBytes = 64 << 10
+	// blockedWait is how long a worker sleeps at most while a send socket
+	// refuses packets.
+	blockedWait = time.Millisecond
+	// turnBells bounds the doorbells of one program that a turn serves.
+	turnBells = 256
+	// slabLimit bounds the copies of requests in flight of one worker.
+	slabLimit = 256 << 20
+)
+
+// A worker owns one receive endpoint and the queue pairs steered to it: it is
+// one goroutine, and all it owns is touched by that goroutine alone. Others
+// reach it through do and post.
+type worker struct {
+	a     *Adapter
+	index int
+	ep    *udp4791.Endpoint
+	slab  *wq.Slab
+
+	// The rest up to the command queue belongs to the worker's goroutine.
+	now      time.Time
+	byQPN    map[bth.QPN]*qp
+	links    []*programLink
+	active   qpList
+	timers   timerHeap
+	dirty    []*stage
+	batch    batcher
+	learner  learner
+	counters transport.Counters
+	stats    WorkerStats
+	pkt      transport.Packet
+	scratch  wq.SendWR
+	current  *qp // whose memory is being touched, for a fault
+	spins    int
+	handed   handed
+	icrcLog  rateLimit
+	recvLog  rateLimit
+	sendLog  rateLimit
+	ringLog  rateLimit
+
+	poller *shm.Poller
+	events []uint64
+	wake   *shm.Doorbell
+	asleep *atomic.Uint32
+
+	pending atomic.Uint32 // commands or handed-over packets wait
+	mu      sync.Mutex
+	cmds    []func()
+	closed  bool
+	inbox   inbox
+	done    chan struct{}
+	quit    bool
+}
+
+// Tokens of the poller: what woke the worker.
+const (
+	tokenSocket uint64 = iota
+	tokenWake
+	tokenProgram // and above: eventfds of programs, by descriptor
+)
+
+func newWorker(a *Adapter, index int, ep *udp4791.Endpoint) (*worker, error) {
+	w := &worker{
+		a: a, index: index, ep: ep,
+		slab:   wq.NewSlab(slabLimit),
+		byQPN:  make(map[bth.QPN]*qp),
+		events: make([]uint64, 64),
+		done:   make(chan struct{}),
+	}
+	w.batch.init()
+	w.learner.init(a.cfg.StrictICRC)
+	w.inbox.init()
+	var err error
+	if w.asleep, err = a.status.SleepWord(index); err != nil {
+		return nil, err
+	}
+	if w.poller, err = shm.NewPoller(); err != nil {
+		return nil, err
+	}
+	if w.wake, err = shm.NewDoorbell(); err != nil {
+		w.poller.Close()
+		return nil, err
+	}
+	if err = w.poller.Add(w.wake.FD(), tokenWake); err == nil {
+		for _, fd := range ep.FDs() {
+			if err = w.poller.Add(fd, tokenSocket); err != nil {
+				break
+			}
+		}
+	}
+	if err != nil {
+		w.poller.Close()
+		w.wake.Close()
+		return nil, err
+	}
+	return w, nil
+}
+
+func (w *worker) start() { go w.run() }
+
+// stop ends the worker and waits for it. Commands posted before still run;
+// later ones are refused.
+func (w *worker) stop() {
+	w.post(func() { w.quit = true })
+	<-w.done
+	w.poller.Close()
+	w.wake.Close()
+}
+
+// post queues f to run on the worker's goroutine between turns and returns at
+// once; false when the worker has stopped.
+func (w *worker) post(f func()) bool {
+	w.mu.Lock()
+	if w.closed {
+		w.mu.Unlock()
+		return false
+	}
+	w.cmds = append(w.cmds, f)
+	w.mu.Unlock()
+	w.signal()
+	return true
+}
+
+// signal makes the worker look at its commands and its inbox, waking it when
+// it sleeps.
+func (w *worker) signal() {
+	w.pending.Store(1)
+	if w.asleep.Load() != 0 {
+		w.wake.Ring()
+	}
+}
+
+// do runs f on the worker's goroutine between turns and waits for it; false
+// when the worker has stopped and f did not run. Not to be called from a
+// worker.
+func (w *worker) do(f func()) bool {
+	ran := make(chan struct{})
+	if !w.post(func() { f(); close(ran) }) {
+		return false
+	}
+	<-ran
+	return true
+}
+
+// quiesce returns once the worker has passed a turn's boundary: no look-up
+// made before the call is still in use by it.
+func (w *worker) quiesce() { w.do(func() {}) }
+
+// commands runs what others queued. It returns how many ran.
+func (w *worker) commands() int {
+	if w.pending.Load() == 0 {
+		return 0
+	}
+	w.pending.Store(0)
+	n := 0
+	for {
+		w.mu.Lock()
+		cmds := w.cmds
+		w.cmds = nil
+		w.mu.Unlock()
+		if len(cmds) == 0 {
+			return n + w.takeInbox()
+		}
+		for _, f := range cmds {
+			f()
+			n++
+		}
+	}
+}
+
+// run is the worker's goroutine. It is not locked to a thread: a locked
+// goroutine that yields hands its P to another thread and back, which costs
+// hundreds of times more (docs/adr/0004-workers-not-locked.md).
+func (w *worker) run() {
+	defer close(w.done)
+	debug.SetPanicOnFault(true)
+	for !w.quit {
+		if w.guardedTurn() > 0 {
+			w.spins = 0
+			continue
+		}
+		w.spins++
+		if w.spins < spinTurns {
+			runtime.Gosched()
+			shm.SchedYield()
+			continue
+		}
+		w.sleep()
+		w.spins = 0
+	}
+	w.mu.Lock()
+	w.closed = true
+	left := w.cmds
+	w.cmds = nil
+	w.mu.Unlock()
+	for _, f := range left {
+		f()
+	}
+}
+
+// sleep waits for a packet, a doorbell, a command or the next deadline. The
+// flag is set first and everything looked at again, so that no wake is lost.
+func (w *worker) sleep() {
+	w.asleep.Store(1)
+	if w.pending.Load() != 0 || w.anyDoorbell() {
+		w.asleep.Store(0)
+		return
+	}
+	timeout := time.Duration(-1)
+	if d, ok := w.timers.next(); ok {
+		timeout = max(time.Until(d), 0)
+	}
+	if w.batch.blocked() && (timeout < 0 || timeout > blockedWait) {
+		timeout = blockedWait
+	}
+	w.stats.Sleeps++
+	n, err := w.poller.Wait(timeout, w.events)
+	w.asleep.Store(0)
+	if err != nil {
+		w.a.log.Error("poll failed", "worker", w.index, "err", err)
+		return
+	}
+	for _, token := range w.events[:n] {
+		switch {
+		case token == tokenWake:
+			w.wake.Drain()
+		case token >= tokenProgram:
+			w.drainProgram(token)
+		}
+	}
+}
+
+// rateLimit lets one line a second through and counts the rest.
+type rateLimit struct {
+	last       time.Time
+	suppressed uint64
+}
+
+// allow says whether a line may be written now, and how many were kept back
+// since the last.
+func (r *rateLimit) allow(now time.Time) (uint64, bool) {
+	if !r.last.IsZero() && now.Sub(r.last) < time.Second {
+		r.suppressed++
+		return 0, false
+	}
+	n := r.suppressed
+	r.last, r.suppressed = now, 0
+	return n, true
+}
