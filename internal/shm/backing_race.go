@@ -54,6 +54,9 @@ func (s *Segment) attach(fd, size, seals int) (err error) {
 	heaps.Lock()
 	defer heaps.Unlock()
 	if h := heaps.byInode[s.inode]; h != nil {
+		if seals&unix.F_SEAL_FUTURE_WRITE != 0 && !s.readOnly {
+			return unix.EPERM // as the kernel answers
+		}
 		h.refs++
 		s.mem, s.heap = h.mem, true
 		return nil

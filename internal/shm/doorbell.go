@@ -40,8 +40,8 @@ func (d *Doorbell) Ring() {
 	if d.fd < 0 {
 		return
 	}
-	// An eventfd of 64 bits cannot block here: the counter never gets full by
-	// ones. RawSyscall would hold the P for nothing else.
+	// Cannot block: ones do not fill a 64-bit counter in a lifetime. (A program
+	// that fills its own blocks itself.)
 	_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(d.fd), uintptr(unsafe.Pointer(&ringValue[0])), 8)
 }
 

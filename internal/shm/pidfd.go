@@ -62,13 +62,15 @@ func (p *Pidfd) Wait() error {
 	if err != nil {
 		return err
 	}
-	return raw.Read(func(fd uintptr) bool {
+	err = raw.Read(func(fd uintptr) bool {
 		gone, err := pollFD(int(fd), unix.POLLIN, 0)
 		return err == nil && gone
 	})
+	return asClosed(err)
 }
 
-// Exited reports whether the process has exited, without waiting.
+// Exited reports whether the process has exited, without waiting. Error:
+// os.ErrClosed.
 func (p *Pidfd) Exited() (bool, error) {
 	raw, err := p.f.SyscallConn()
 	if err != nil {
@@ -77,9 +79,18 @@ func (p *Pidfd) Exited() (bool, error) {
 	var gone bool
 	var inner error
 	if err := raw.Control(func(fd uintptr) { gone, inner = pollFD(int(fd), unix.POLLIN, 0) }); err != nil {
-		return false, err
+		return false, asClosed(err)
 	}
 	return gone, inner
+}
+
+// asClosed gives a raw connection's only error, that the file is closed or
+// being closed, the name that os gives it elsewhere.
+func asClosed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("shm: pidfd: %w (%w)", os.ErrClosed, err)
 }
 
 // Close drops the process; a Wait that runs returns os.ErrClosed.
