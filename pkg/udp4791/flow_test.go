@@ -98,6 +98,20 @@ func TestSendSocketsAreBoundedAndCarryOneKey(t *testing.T) {
 	}
 }
 
+// The first key to open flows must not take the sockets of the others.
+func TestNoKeyTakesTheOthersSockets(t *testing.T) {
+	addrs := testaddr.Take(t, 1)
+	e := mustOpen(t, Config{Addrs: addrs}).Endpoint(0)
+	for i := range uint16(100) {
+		mustFlow(t, e, addrs[0], 0, 0xC000+i)
+	}
+	for key := range uint8(Keys) {
+		if _, port := mustFlow(t, e, addrs[0], key, 0xD000+uint16(key)); port == Port {
+			t.Errorf("key %d found no send socket", key)
+		}
+	}
+}
+
 func TestFlowsShareASocketUntilTheLastCloses(t *testing.T) {
 	addrs := testaddr.Take(t, 2)
 	g := mustOpen(t, Config{Addrs: addrs[:1]})

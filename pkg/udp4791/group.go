@@ -93,7 +93,9 @@ func (g *Group) openAddr(l local) error {
 }
 
 // joinGroup lets an unbound socket share its address. The first one brings
-// the program, before it is bound, so that no datagram is steered by hash.
+// the program, before it is bound: no datagram is steered by hash, and the
+// kernel lets a socket that has a group of its own join no other one, so that
+// nobody can slip in between the trial bind and this one.
 func joinGroup(fd, worker, workers int) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
 		return err

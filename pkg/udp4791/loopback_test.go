@@ -128,6 +128,33 @@ func TestEndpointReadsAllItsAddresses(t *testing.T) {
 	}
 }
 
+// One header serves both families in turn: what a short address leaves behind
+// must not cut the next, longer one.
+func TestEndpointOfBothFamilies(t *testing.T) {
+	v6 := needIPv6(t)
+	v4 := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")}
+	a := mustOpen(t, Config{Addrs: []netip.Addr{v4[0], v6[0]}})
+	b := mustOpen(t, Config{Addrs: []netip.Addr{v4[1], v6[1]}, Batch: 1})
+	ea, eb := a.Endpoint(0), b.Endpoint(0)
+	f4, p4 := mustFlow(t, ea, v4[0], 0, 0)
+	f6, p6 := mustFlow(t, ea, v6[0], 0, 0)
+	for i := range 4 {
+		mustSend(t, ea, SendSlot{Flow: f4, Dst: v4[1], TOS: 4, Buf: seq(i)})
+		want := datagram{string(seq(i)), RecvMeta{Src: netip.AddrPortFrom(v4[0], p4), Dst: v4[1], TOS: 4, TTL: 64}}
+		if got := collect(t, eb, 1)[0]; got != want {
+			t.Errorf("IPv4 %d: got  %+v\nwant %+v", i, got, want)
+		}
+		mustSend(t, ea, SendSlot{Flow: f6, Dst: v6[1], TOS: 6, Buf: seq(i)})
+		want = datagram{string(seq(i)), RecvMeta{Src: netip.AddrPortFrom(v6[0], p6), Dst: v6[1], TOS: 6, TTL: 64}}
+		if got := collect(t, eb, 1)[0]; got != want {
+			t.Errorf("IPv6 %d: got  %+v\nwant %+v", i, got, want)
+		}
+	}
+	wantSendError(t, ea, SendSlot{Flow: f6, Dst: v4[1]}, unix.EAFNOSUPPORT)
+	wantSendError(t, ea, SendSlot{Flow: f4, Dst: v6[1]}, unix.EAFNOSUPPORT)
+	expectNone(t, eb)
+}
+
 // RoCEv2 peers may send without a UDP checksum; the ICRC protects (DESIGN §7).
 func TestZeroUDPChecksumIsAccepted(t *testing.T) {
 	for _, family := range families {

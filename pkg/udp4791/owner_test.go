@@ -193,6 +193,9 @@ func TestForeignProgramOnThePortIsBusy(t *testing.T) {
 				if busy.Adapter {
 					t.Error("a foreign program is called an adapter")
 				}
+				if err := trialBind(local{addr: busy.Addr}); err == nil {
+					t.Error("the trial bind alone does not see it")
+				}
 			})
 		}
 	}
@@ -259,5 +262,19 @@ func TestParseUDPLine(t *testing.T) {
 		if s, ok := parseUDPLine(bad); ok {
 			t.Errorf("%q read as %v", bad, s)
 		}
+	}
+}
+
+// A program started by the adapter's process must not keep its addresses
+// after it.
+func TestChildrenDoNotInheritTheAddress(t *testing.T) {
+	addrs := testaddr.Take(t, 2)
+	g := mustOpen(t, Config{Addrs: addrs[:1], Workers: 2})
+	mustFlow(t, g.Endpoint(0), addrs[0], 0, 0xC000)
+	otherProgram(t, "hold "+addrs[1].String())
+	g.Close()
+	g = mustOpen(t, Config{Addrs: addrs[:1], Workers: 2})
+	if _, port := mustFlow(t, g.Endpoint(0), addrs[0], 0, 0xC000); port != 0xC000 {
+		t.Errorf("the child holds the send socket: got port %#x", port)
 	}
 }

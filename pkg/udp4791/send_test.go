@@ -267,9 +267,6 @@ func lowerRouteMTU(t *testing.T, dst netip.Addr, mtu int) {
 	level, opt, do := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO
 	if dst.Is6() {
 		level, opt, do = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO
-		if err := unix.SetsockoptInt(fd, level, unix.IPV6_DONTFRAG, 1); err != nil {
-			t.Fatal(err)
-		}
 	}
 	if err := unix.SetsockoptInt(fd, level, opt, do); err != nil {
 		t.Fatal(err)

@@ -64,9 +64,7 @@ func commonOptions(family int) []option {
 		}
 	}
 	return []option{
-		{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1, "IPV6_V6ONLY", false},
 		{unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE, "IPV6_MTU_DISCOVER", false},
-		{unix.IPPROTO_IPV6, unix.IPV6_DONTFRAG, 1, "IPV6_DONTFRAG", false},
 		{unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, DefaultTTL, "IPV6_UNICAST_HOPS", false},
 		{unix.IPPROTO_IPV6, unix.IPV6_TCLASS, 0, "IPV6_TCLASS", false},
 		{unix.IPPROTO_IPV6, unix.IPV6_AUTOFLOWLABEL, 0, "IPV6_AUTOFLOWLABEL", true},

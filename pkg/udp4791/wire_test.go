@@ -109,6 +109,7 @@ var wireSlots = []SendSlot{
 	{Buf: append(bth(0, "fourth"), make([]byte, 4096)...), TOS: 1, TTL: 255},
 	{Buf: bth(0, "fifth"), FlowLabel: 0xABCDE},
 	{Buf: bth(0, "sixth"), FlowLabel: 0x12345, TOS: 0xFF, TTL: 2},
+	{Buf: bth(0, "20 bits of a label count"), FlowLabel: 0xFFF54321, TOS: 1},
 }
 
 func wireTTL(s SendSlot) uint8 {
@@ -155,7 +156,7 @@ func TestIPv6HeaderOnTheWire(t *testing.T) {
 	for i, p := range onTheWire(t, a.Addr6, b.Addr6, a, b, ports, wireSlots) {
 		want := wireSlots[i%len(wireSlots)]
 		port := ports[i/len(wireSlots)%len(ports)]
-		word := uint32(6)<<28 | uint32(want.TOS)<<20 | want.FlowLabel
+		word := uint32(6)<<28 | uint32(want.TOS)<<20 | want.FlowLabel&0xFFFFF
 		if got := binary.BigEndian.Uint32(p); got != word {
 			t.Errorf("packet %d: first word %08x, want %08x", i, got, word)
 		}
