@@ -6,13 +6,14 @@ import (
 	"syscall"
 
 	"github.com/softroce/softroce/internal/shm"
+	"github.com/softroce/softroce/internal/uapi"
 )
 
 // Our own tuning of ring segments.
 const (
-	// ringAlign is the alignment of a ring: its header is two cache lines
-	// that must not be shared with a neighbour.
-	ringAlign = 128
+	// ringAlign is the alignment of a ring: its header, two cache lines that
+	// must not be shared with a neighbour.
+	ringAlign = uapi.RingHeaderSize
 	// A program's segments double in size from the first to the largest, so
 	// that a small program is cheap and 131,072 QPs need some dozens of
 	// mappings and descriptors. Memory that no ring touches is not backed.
@@ -45,7 +46,7 @@ type span struct{ off, n int }
 type ringArea struct {
 	segment int
 	off, n  int
-	bytes   []byte
+	mem     *shm.Segment
 }
 
 func newCarver(a *account, label string) *carver {
@@ -77,9 +78,9 @@ func (c *carver) alloc(n int) (ringArea, error) {
 }
 
 func (c *carver) area(i, off, n int) ringArea {
-	b := c.segs[i].seg.Bytes()[off : off+n : off+n]
-	clear(b[:min(ringAlign, n)])
-	return ringArea{segment: i, off: off, n: n, bytes: b}
+	seg := c.segs[i].seg
+	clear(seg.Bytes()[off:][:min(ringAlign, n)])
+	return ringArea{segment: i, off: off, n: n, mem: seg}
 }
 
 // grow adds a segment with room for a ring of n bytes.
@@ -108,15 +109,20 @@ func (c *carver) release(a ringArea) {
 	}
 }
 
-// unsent returns the segment's descriptor the first time that it is asked
-// for segment i, and -1 later: the program then has it.
-func (c *carver) unsent(i int) int {
-	s := c.segs[i]
+// ref says in a reply where the ring lies and what its slots hold.
+func (a *ringArea) ref(slots, maxSGE, maxInline uint32) uapi.RingRef {
+	return uapi.RingRef{Segment: uint32(a.segment), Offset: uint64(a.off), Slots: slots, MaxSGE: maxSGE, MaxInline: maxInline}
+}
+
+// appendUnsent appends the descriptor of a's segment to fds when the program
+// does not have it yet, and takes it for sent.
+func (c *carver) appendUnsent(fds []int, a ringArea) []int {
+	s := c.segs[a.segment]
 	if s.sent {
-		return -1
+		return fds
 	}
 	s.sent = true
-	return s.seg.FD()
+	return append(fds, s.seg.FD())
 }
 
 // close unmaps every segment. No worker may touch a ring any more.

@@ -2,8 +2,11 @@ package nic
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/softroce/softroce/internal/uapi"
 )
 
 // Resource is one kind of thing that a program can use up.
@@ -58,6 +61,9 @@ func (r Resource) String() string {
 	}
 	return fmt.Sprintf("resource %d", uint8(r))
 }
+
+// Label is the resource as a metric's label: its name with underscores.
+func (r Resource) Label() string { return strings.ReplaceAll(r.String(), " ", "_") }
 
 // Quota bounds one holder's use of each resource. A zero field means the
 // default of its level.
@@ -127,7 +133,7 @@ type Limits struct {
 }
 
 // MaxProgramQPs is the number of QP indices in a program's doorbell area.
-const MaxProgramQPs = 131072
+const MaxProgramQPs = uapi.DoorbellIndices
 
 // Our own tuning: the defaults of each level. They bound damage, not use: a
 // program that needs more is configured.

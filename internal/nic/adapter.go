@@ -1,0 +1,313 @@
+package nic
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/softroce/softroce/internal/capture"
+	"github.com/softroce/softroce/internal/shm"
+	"github.com/softroce/softroce/internal/uapi"
+	"github.com/softroce/softroce/pkg/bth"
+	"github.com/softroce/softroce/pkg/mrtable"
+	"github.com/softroce/softroce/pkg/udp4791"
+)
+
+// Our own tuning.
+const defaultName = "softroce0"
+
+// Config says what an adapter is. One of Addrs and Interface is required;
+// zero elsewhere means the default.
+type Config struct {
+	// Name is what programs see as the device's name, at most 63 bytes;
+	// default "softroce0".
+	Name string
+	// Addrs are the adapter's addresses, GID 0 first; each must be bindable
+	// here. A link-local IPv6 address needs its zone.
+	Addrs []netip.Addr
+	// Interface names a network interface whose bindable addresses are the
+	// adapter's, IPv4 first.
+	Interface string
+	// Workers is the number of receive sockets and goroutines, 1 to 8;
+	// default one per CPU, at most 8.
+	Workers int
+	// Log gets one line for what an operator should know; nil discards.
+	Log *slog.Logger
+	// Limits bounds what programs use.
+	Limits Limits
+	// Window is the most bytes in flight on one QP; 0: the engine's default.
+	Window int
+	// RecvBuffer and SendBuffer are socket buffers in bytes, see
+	// udp4791.Config.
+	RecvBuffer, SendBuffer int
+	// StrictICRC refuses packets whose identification cannot be proven.
+	StrictICRC bool
+	// Capture gets every packet sent and received; nil: none. The adapter
+	// does not close it.
+	Capture *capture.Writer
+}
+
+// Validate reports the first thing wrong with c that can be told without
+// opening anything.
+func (c *Config) Validate() error {
+	switch {
+	case len(c.Name) > 63:
+		return fmt.Errorf("nic: config: name of %d bytes, at most 63", len(c.Name))
+	case c.Workers < 0 || c.Workers > udp4791.MaxWorkers:
+		return fmt.Errorf("nic: config: %d workers, want 1 to %d", c.Workers, udp4791.MaxWorkers)
+	case c.Window < 0:
+		return fmt.Errorf("nic: config: window of %d bytes", c.Window)
+	}
+	return c.Limits.Validate()
+}
+
+func (c Config) withDefaults() Config {
+	if c.Name == "" {
+		c.Name = defaultName
+	}
+	if c.Workers == 0 {
+		c.Workers = min(runtime.NumCPU(), udp4791.MaxWorkers)
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	c.Limits = c.Limits.withDefaults()
+	return c
+}
+
+// An Adapter is one RoCEv2 network adapter: addresses, workers and the
+// programs that use it.
+type Adapter struct {
+	cfg     Config
+	log     *slog.Logger
+	group   *udp4791.Group
+	workers []*worker
+	keys    *mrtable.Table
+	status  *uapi.StatusPage
+	page    *shm.Segment // behind status
+	tap     atomic.Pointer[capture.Writer]
+	gids    gidTable
+	ledger  *ledger
+	qpns    *qpnAllocator
+	control controlStats
+
+	mu        sync.Mutex
+	closing   bool
+	programs  map[*program]struct{}
+	conns     map[*shm.Conn]struct{} // served, also before their hello
+	listeners map[*shm.Listener]struct{}
+	pds       map[mrtable.PD]struct{}
+	lastPD    mrtable.PD
+	load      []int // QPs per worker
+
+	serving sync.WaitGroup // ServeConn and Serve calls
+}
+
+// controlStats counts what the control plane saw.
+type controlStats struct {
+	requests, refused, badMessages atomic.Uint64
+	programs, deaths               atomic.Uint64
+	faults                         atomic.Uint64 // programs whose QPs were ended
+	asyncEvents, asyncLost         atomic.Uint64
+}
+
+// New opens an adapter and starts its workers. Errors say what, why and what
+// to do; a busy port names the holder.
+func New(cfg Config) (*Adapter, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	gids, err := resolveGIDs(cfg.Addrs, cfg.Interface)
+	if err != nil {
+		return nil, err
+	}
+	a := &Adapter{
+		cfg: cfg, log: cfg.Log,
+		keys:      mrtable.New(mrtable.Config{MaxRegions: int(cfg.Limits.Adapter.MRs), Secret: random64()}),
+		ledger:    newLedger(cfg.Limits),
+		qpns:      newQPNAllocator(random64()),
+		programs:  make(map[*program]struct{}),
+		conns:     make(map[*shm.Conn]struct{}),
+		listeners: make(map[*shm.Listener]struct{}),
+		pds:       make(map[mrtable.PD]struct{}),
+		lastPD:    mrtable.PD(random64() & 0xFFFF),
+		load:      make([]int, cfg.Workers),
+	}
+	a.gids.entries.Store(&gids)
+	a.tap.Store(cfg.Capture)
+	err = a.open(gids)
+	for _, w := range a.workers {
+		w.start()
+	}
+	if err != nil {
+		_ = a.closeParts() // the first error is the one that says why
+		return nil, err
+	}
+	a.logStart(gids)
+	return a, nil
+}
+
+// open opens the status page, the sockets and the workers.
+func (a *Adapter) open(gids []gidEntry) error {
+	var err error
+	if a.page, err = shm.Create("softroce-status", uapi.StatusSize); err != nil {
+		return fmt.Errorf("nic: status page: %w", err)
+	}
+	if err := a.page.SealFutureWrite(); err != nil {
+		return fmt.Errorf("nic: seal the status page: %w", err)
+	}
+	if a.status, err = uapi.NewStatusPage(a.page); err != nil {
+		return fmt.Errorf("nic: status page: %w", err)
+	}
+	addrs := make([]netip.Addr, len(gids))
+	for i := range gids {
+		addrs[i] = gids[i].addr
+	}
+	a.group, err = udp4791.Open(udp4791.Config{
+		Addrs: addrs, Workers: a.cfg.Workers, RecvBuffer: a.cfg.RecvBuffer, SendBuffer: a.cfg.SendBuffer,
+	})
+	if err != nil {
+		return err
+	}
+	for i := range a.cfg.Workers {
+		w, err := newWorker(a, i, a.group.Endpoint(i))
+		if err != nil {
+			return fmt.Errorf("nic: worker %d: %w", i, err)
+		}
+		a.workers = append(a.workers, w)
+	}
+	return nil
+}
+
+func (a *Adapter) logStart(gids []gidEntry) {
+	for i := range gids {
+		a.log.Info("gid", "adapter", a.cfg.Name, "index", i, "gid", gids[i].gid.String(),
+			"interface", gids[i].ifname, "link_mtu", gids[i].linkMTU)
+	}
+	a.log.Info("adapter started", "adapter", a.cfg.Name, "workers", len(a.workers),
+		"active_mtu", a.portMTU().Bytes(), "recv_buffer", a.group.RecvBuffer())
+	for _, n := range a.group.Notes() {
+		a.log.Info(n, "adapter", a.cfg.Name)
+	}
+}
+
+// Close ends the adapter: programs see the alive word, their connections hang
+// up, everything of theirs is released, then the workers and sockets go. A
+// second call does nothing. It returns when all is gone.
+func (a *Adapter) Close() error {
+	a.mu.Lock()
+	if a.closing {
+		a.mu.Unlock()
+		a.serving.Wait()
+		return nil
+	}
+	a.closing = true
+	a.status.SetClosing()
+	for l := range a.listeners {
+		_ = l.Close()
+	}
+	for c := range a.conns {
+		_ = c.Close()
+	}
+	a.mu.Unlock()
+	a.serving.Wait()
+	return a.closeParts()
+}
+
+// closeParts ends what open began.
+func (a *Adapter) closeParts() error {
+	var errs []error
+	for _, w := range a.workers {
+		w.stop()
+	}
+	if a.group != nil {
+		errs = append(errs, a.group.Close())
+	}
+	if a.page != nil {
+		errs = append(errs, a.page.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Name returns the device's name.
+func (a *Adapter) Name() string { return a.cfg.Name }
+
+// Addrs returns the adapter's addresses in GID order.
+func (a *Adapter) Addrs() []netip.Addr {
+	entries := a.gids.load()
+	out := make([]netip.Addr, len(entries))
+	for i := range entries {
+		out[i] = entries[i].addr
+	}
+	return out
+}
+
+// workerOf returns the worker that a QPN steers to.
+func (a *Adapter) workerOf(q bth.QPN) *worker {
+	return a.workers[int(q&(steerKeys-1))%len(a.workers)]
+}
+
+// placeQP chooses the worker of a new QP, home if it is not negative, else
+// the one with the fewest QPs, and counts the QP there.
+func (a *Adapter) placeQP(home int) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if home < 0 {
+		home = 0
+		for i, n := range a.load {
+			if n < a.load[home] {
+				home = i
+			}
+		}
+	}
+	a.load[home]++
+	return home
+}
+
+func (a *Adapter) unplaceQP(worker int) {
+	a.mu.Lock()
+	a.load[worker]--
+	a.mu.Unlock()
+}
+
+// quiesce returns once every worker has passed a turn's boundary.
+func (a *Adapter) quiesce() {
+	for _, w := range a.workers {
+		w.quiesce()
+	}
+}
+
+// newPD returns a protection domain number that is not in use; never 0.
+func (a *Adapter) newPD() mrtable.PD {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for {
+		a.lastPD++
+		if _, used := a.pds[a.lastPD]; used || a.lastPD == 0 {
+			continue
+		}
+		a.pds[a.lastPD] = struct{}{}
+		return a.lastPD
+	}
+}
+
+func (a *Adapter) freePD(pd mrtable.PD) {
+	a.mu.Lock()
+	delete(a.pds, pd)
+	a.mu.Unlock()
+}
+
+func random64() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+func random32() uint32 { return uint32(random64()) }

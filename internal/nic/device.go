@@ -1,0 +1,118 @@
+package nic
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+	"math"
+	"net/netip"
+	"syscall"
+
+	"github.com/softroce/softroce/internal/uapi"
+	"github.com/softroce/softroce/pkg/bth"
+	"github.com/softroce/softroce/pkg/udp4791"
+)
+
+// Values of the verbs API (ibv_device_cap_flags and others; verbs-semantics
+// §10). Only what is implemented is set: programs switch features on by them.
+const (
+	capCurrQPStateMod = 1 << 7
+	capSysImageGUID   = 1 << 11
+	capRCRNRNAKGen    = 1 << 12
+
+	atomicHCA          = 1
+	portActive         = 4
+	portCapIPBasedGIDs = 1 << 26
+	physLinkUp         = 5
+	linkLayerEthernet  = 2
+	portGRHRequired    = 1
+	width1X            = 1
+	speedFDR10         = 8 // 10 Gb/s a lane
+	pageSizeCap        = 0xfffff000
+	vendorNone         = 0xffffff
+	localCAAckDelay    = 15
+	maxMessageSize     = 1 << 30
+)
+
+// Our own tuning.
+const (
+	gidTableLen = udp4791.MaxAddrs
+	fwVersion   = "softroce-1"
+)
+
+func (p *program) queryDevice(*uapi.QueryDeviceRequest) (reply, error) {
+	return reply{body: &uapi.QueryDeviceReply{Attr: p.a.deviceAttr()}}, nil
+}
+
+func (a *Adapter) deviceAttr() uapi.DeviceAttr {
+	l := &a.cfg.Limits
+	q := &l.Program
+	rd := uint32(l.MaxRDAtomic)
+	return uapi.DeviceAttr{
+		FWVersion: fwVersion, NodeGUID: a.guid(), SysImageGUID: a.guid(),
+		MaxMRSize: min(q.RegisteredBytes, math.MaxInt64), PageSizeCap: pageSizeCap,
+		VendorID: vendorNone, DeviceCapFlags: capCurrQPStateMod | capSysImageGUID | capRCRNRNAKGen,
+		MaxQP: clamp32(q.QPs), MaxQPWR: min(l.MaxSendWR, l.MaxRecvWR), MaxSGE: l.MaxSGE, MaxSGERead: l.MaxSGE,
+		MaxCQ: clamp32(q.CQs), MaxCQE: l.MaxCQE, MaxMR: clamp32(q.MRs), MaxPD: clamp32(q.PDs),
+		MaxQPRDAtomic: rd, MaxQPInitRDAtomic: rd, MaxResRDAtomic: clamp32(q.QPs * uint64(rd)),
+		AtomicCap: atomicHCA, MaxInline: l.MaxInline, NumCompVectors: a.numCompVectors(),
+		MaxPKeys: 1, LocalCAAckDelay: localCAAckDelay, PhysPortCount: 1,
+	}
+}
+
+func clamp32(v uint64) uint32 { return uint32(min(v, math.MaxInt32)) }
+
+// guid is the EUI-64 of a locally administered MAC made of the first address:
+// the same after a restart, and another one for each adapter of a host, which
+// the interface's MAC would not be.
+func (a *Adapter) guid() uint64 {
+	var addr netip.Addr
+	if entries := a.gids.load(); len(entries) > 0 {
+		addr = entries[0].addr
+	}
+	return guidOf(addr)
+}
+
+func guidOf(addr netip.Addr) uint64 {
+	mac := [6]byte{0x02}
+	if addr.Is4() {
+		b := addr.As4()
+		copy(mac[2:], b[:])
+	} else {
+		b := addr.As16()
+		h := fnv.New64a()
+		h.Write(b[:])
+		copy(mac[1:], binary.BigEndian.AppendUint64(nil, h.Sum64()))
+	}
+	eui := [8]byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}
+	return binary.BigEndian.Uint64(eui[:])
+}
+
+func (p *program) queryPort(m *uapi.QueryPortRequest) (reply, error) {
+	if m.Port != 1 {
+		return reply{}, refuse(syscall.EINVAL, "port %d: the device has port 1 only", m.Port)
+	}
+	return reply{body: &uapi.QueryPortReply{Attr: p.a.portAttr()}}, nil
+}
+
+func (a *Adapter) portAttr() uapi.PortAttr {
+	link := math.MaxInt32
+	for _, e := range a.gids.load() {
+		link = min(link, e.linkMTU)
+	}
+	return uapi.PortAttr{
+		GIDTableLen: gidTableLen, CapFlags: portCapIPBasedGIDs, MaxMessageSize: maxMessageSize, LinkMTU: uint32(link),
+		PKeyTableLen: 1, State: portActive, MaxMTU: bth.MTU4096, ActiveMTU: a.portMTU(), MaxVLNum: 1,
+		ActiveWidth: width1X, ActiveSpeed: speedFDR10, PhysState: physLinkUp, LinkLayer: linkLayerEthernet, Flags: portGRHRequired,
+	}
+}
+
+func (p *program) queryGIDTable(*uapi.QueryGIDTableRequest) (reply, error) {
+	entries := p.a.gids.load()
+	r := &uapi.QueryGIDTableReply{Entries: make([]uapi.GIDEntry, len(entries))}
+	for i := range entries {
+		r.Entries[i] = uapi.GIDEntry{
+			GID: entries[i].gid, Index: uint32(i), Type: uapi.GIDTypeRoCEv2, IfIndex: uint32(entries[i].ifindex),
+		}
+	}
+	return reply{body: r}, nil
+}

@@ -1,0 +1,128 @@
+package nic
+
+import (
+	"syscall"
+
+	"github.com/softroce/softroce/internal/shm"
+	"github.com/softroce/softroce/internal/uapi"
+)
+
+// numCompVectors is the number of completion vectors: they mean nothing here,
+// programs spread their queues over them.
+func (a *Adapter) numCompVectors() uint32 { return uint32(len(a.workers)) }
+
+func (p *program) createChannel(*uapi.CreateChannelRequest) (reply, error) {
+	if err := p.account.charge(ResourceChannels, 1); err != nil {
+		return reply{}, err
+	}
+	w, readFD, err := shm.NewRecordPipe()
+	if err != nil {
+		p.account.release(ResourceChannels, 1)
+		return reply{}, refuse(errnoOf(err, syscall.ENOMEM), "%v", err)
+	}
+	h := p.channels.add(&channelObject{channel: channel{pipe: w}})
+	fds := []int{readFD}
+	return reply{body: &uapi.HandleReply{Handle: h}, fds: fds, closeAfter: fds}, nil
+}
+
+func (p *program) destroyChannel(m *uapi.HandleRequest) (reply, error) {
+	c, ok := p.channels.lookup(m.Handle)
+	switch {
+	case !ok:
+		return reply{}, errHandle("completion channel", m.Handle)
+	case c.users > 0:
+		return reply{}, errBusy("the completion channel", c.users, "completion queues")
+	}
+	p.channels.remove(m.Handle)
+	_ = c.pipe.Close()
+	p.account.release(ResourceChannels, 1)
+	return reply{}, nil
+}
+
+func (p *program) createCQ(m *uapi.CreateCQRequest) (reply, error) {
+	var ch *channelObject
+	if m.Channel != 0 {
+		var ok bool
+		if ch, ok = p.channels.lookup(m.Channel); !ok {
+			return reply{}, errHandle("completion channel", m.Channel)
+		}
+	}
+	limit := p.a.cfg.Limits.MaxCQE
+	switch {
+	case m.CQE < 1 || m.CQE > limit:
+		return reply{}, refuse(syscall.EINVAL, "cqe %d, want 1 to max_cqe %d", m.CQE, limit)
+	case m.Vector >= p.a.numCompVectors():
+		return reply{}, refuse(syscall.EINVAL, "comp_vector %d, the device has %d", m.Vector, p.a.numCompVectors())
+	}
+	if err := p.account.charge(ResourceCQs, 1); err != nil {
+		return reply{}, err
+	}
+	slots := uapi.SlotCount(m.CQE)
+	o, h, err := p.newCQ(slots, ch)
+	if err != nil {
+		p.account.release(ResourceCQs, 1)
+		return reply{}, err
+	}
+	r := reply{body: &uapi.CreateCQReply{Handle: h, CQE: slots, Ring: o.area.ref(slots, 0, 0)}}
+	r.fds = p.rings.appendUnsent(r.fds, o.area)
+	return r, nil
+}
+
+func (p *program) newCQ(slots uint32, ch *channelObject) (*cqObject, uint32, error) {
+	area, err := p.rings.alloc(uapi.CQRingSize(slots))
+	if err != nil {
+		return nil, 0, err
+	}
+	ring, err := uapi.NewCQRing(area.mem, area.ref(slots, 0, 0))
+	if err != nil {
+		p.rings.release(area)
+		return nil, 0, refuse(syscall.ENOMEM, "%v", err)
+	}
+	h := p.cqs.reserve()
+	o := &cqObject{area: area, channel: ch, homes: make([]int, len(p.a.workers))}
+	if ch != nil {
+		o.cqueue = newCQueue(p.a, ring, &ch.channel, h, p)
+		ch.users++
+	} else {
+		o.cqueue = newCQueue(p.a, ring, nil, h, p)
+	}
+	p.cqs.put(h, o)
+	return o, h, nil
+}
+
+// home is the worker that has most of the queue's QPs, -1 when there is none.
+func (o *cqObject) home() int {
+	home, most := -1, 0
+	for i, n := range o.homes {
+		if n > most {
+			home, most = i, n
+		}
+	}
+	return home
+}
+
+func (p *program) destroyCQ(m *uapi.HandleRequest) (reply, error) {
+	o, ok := p.cqs.lookup(m.Handle)
+	switch {
+	case !ok:
+		return reply{}, errHandle("completion queue", m.Handle)
+	case o.users > 0:
+		return reply{}, errBusy("the completion queue", o.users, "queues of queue pairs")
+	}
+	o.retire()
+	p.a.quiesce() // a worker may still hold staged completions
+	p.cqs.remove(m.Handle)
+	p.rings.release(o.area)
+	if o.channel != nil {
+		o.channel.users--
+	}
+	p.account.release(ResourceCQs, 1)
+	return reply{body: &uapi.DestroyReply{CompEvents: o.eventsSent(), AsyncEvents: p.endAsync(asyncCQ, m.Handle)}}, nil
+}
+
+// eventsSent is how many completion events were written for the queue.
+func (o *cqObject) eventsSent() uint32 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.ring.EventsSent()
+}

@@ -1,0 +1,279 @@
+package nic
+
+import (
+	"syscall"
+
+	"github.com/softroce/softroce/internal/uapi"
+	"github.com/softroce/softroce/pkg/bth"
+	"github.com/softroce/softroce/pkg/mrtable"
+	"github.com/softroce/softroce/pkg/qpstate"
+	"github.com/softroce/softroce/pkg/transport"
+)
+
+// qpParts is what a new queue pair takes before it exists; undo gives back
+// what was taken.
+type qpParts struct {
+	pd         *pdObject
+	send, recv *cqObject
+	caps       qpstate.Cap // actual
+	index      uint32
+	worker     *worker
+	qpn        bth.QPN
+	sq, rq     ringArea
+	undo       []func()
+}
+
+func (t *qpParts) sqRef() uapi.RingRef {
+	return t.sq.ref(t.caps.MaxSendWR, t.caps.MaxSendSGE, t.caps.MaxInlineData)
+}
+
+func (t *qpParts) rqRef() uapi.RingRef { return t.rq.ref(t.caps.MaxRecvWR, t.caps.MaxRecvSGE, 0) }
+
+func (t *qpParts) fail() {
+	for i := len(t.undo) - 1; i >= 0; i-- {
+		t.undo[i]()
+	}
+}
+
+func (p *program) createQP(m *uapi.CreateQPRequest) (reply, error) {
+	t := &qpParts{}
+	if err := p.checkCreateQP(m, t); err != nil {
+		return reply{}, err
+	}
+	o, err := p.newQP(m, t)
+	if err != nil {
+		t.fail()
+		return reply{}, err
+	}
+	t.pd.users++
+	for _, c := range []*cqObject{t.send, t.recv} {
+		c.users++
+		c.homes[t.worker.index]++
+	}
+	p.qps.put(o.qp.handle, o)
+	r := reply{body: &uapi.CreateQPReply{
+		Handle: o.qp.handle, QPN: t.qpn, DoorbellIndex: t.index, Worker: uint32(t.worker.index), Cap: t.caps,
+		SQ: t.sqRef(), RQ: t.rqRef(),
+	}}
+	r.fds = p.rings.appendUnsent(r.fds, t.sq)
+	r.fds = p.rings.appendUnsent(r.fds, t.rq)
+	return r, nil
+}
+
+// checkCreateQP finds the objects that a creation names and holds the
+// capabilities against the limits.
+func (p *program) checkCreateQP(m *uapi.CreateQPRequest, t *qpParts) error {
+	var ok bool
+	if t.pd, ok = p.pds.lookup(m.PD); !ok {
+		return errHandle("protection domain", m.PD)
+	}
+	if t.send, ok = p.cqs.lookup(m.SendCQ); !ok {
+		return errHandle("completion queue (send_cq)", m.SendCQ)
+	}
+	if t.recv, ok = p.cqs.lookup(m.RecvCQ); !ok {
+		return errHandle("completion queue (recv_cq)", m.RecvCQ)
+	}
+	switch {
+	case m.Type != qpstate.RC:
+		return refuse(syscall.EOPNOTSUPP, "qp_type %v: this adapter has RC only", m.Type)
+	case m.SRQ != 0:
+		return refuse(syscall.EOPNOTSUPP, "srq %d: this adapter has no shared receive queues yet", m.SRQ)
+	}
+	l, c := &p.a.cfg.Limits, &m.Cap
+	for _, f := range []struct {
+		name, limitName string
+		v, limit        uint32
+	}{
+		{"max_send_wr", "max_qp_wr", c.MaxSendWR, l.MaxSendWR}, {"max_recv_wr", "max_qp_wr", c.MaxRecvWR, l.MaxRecvWR},
+		{"max_send_sge", "max_sge", c.MaxSendSGE, l.MaxSGE}, {"max_recv_sge", "max_sge", c.MaxRecvSGE, l.MaxSGE},
+		{"max_inline_data", "max_inline", c.MaxInlineData, l.MaxInline},
+	} {
+		if f.v > f.limit {
+			return refuse(syscall.EINVAL, "%s %d, the device's %s is %d", f.name, f.v, f.limitName, f.limit)
+		}
+	}
+	t.caps = *c
+	t.caps.MaxSendWR, t.caps.MaxRecvWR = uapi.SlotCount(c.MaxSendWR), uapi.SlotCount(c.MaxRecvWR)
+	return nil
+}
+
+// newQP takes what a queue pair needs, step by step, and gives it to its
+// worker. The caller calls t.fail on an error.
+func (p *program) newQP(m *uapi.CreateQPRequest, t *qpParts) (*qpObject, error) {
+	if err := p.account.charge(ResourceQPs, 1); err != nil {
+		return nil, err
+	}
+	t.undo = append(t.undo, func() { p.account.release(ResourceQPs, 1) })
+	if err := p.takeNumbers(t); err != nil {
+		return nil, err
+	}
+	if err := p.takeRings(t); err != nil {
+		return nil, err
+	}
+	q := &qp{
+		qpn: t.qpn, handle: p.qps.reserve(), index: t.index, prog: p, link: p.links[t.worker.index],
+		sendCQ: t.send.cqueue, recvCQ: t.recv.cqueue, worker: t.worker,
+	}
+	if err := p.buildQP(m, t, q); err != nil {
+		return nil, err
+	}
+	var err error
+	if !t.worker.do(func() { err = t.worker.addQP(q) }) {
+		return nil, p.a.errStopped()
+	}
+	if err != nil {
+		return nil, refuse(errnoOf(err, syscall.ENOMEM), "%v", err)
+	}
+	return &qpObject{qp: q, pd: t.pd, send: t.send, recv: t.recv, sq: t.sq, rq: t.rq, worker: t.worker, caps: t.caps, kind: m.Type}, nil
+}
+
+// takeNumbers takes a doorbell index, a place on a worker and a QPN. The
+// worker is that of the CQ's other queue pairs, when there are some, so that
+// queue pairs that share a CQ share a worker.
+func (p *program) takeNumbers(t *qpParts) error {
+	var ok bool
+	if t.index, ok = p.index.take(MaxProgramQPs); !ok {
+		return refuse(syscall.ENOMEM, "all %d doorbell indices of the program are in use", MaxProgramQPs)
+	}
+	t.undo = append(t.undo, func() { p.index.give(t.index) })
+	home := t.send.home()
+	if home < 0 {
+		home = t.recv.home()
+	}
+	place := p.a.placeQP(home)
+	t.undo = append(t.undo, func() { p.a.unplaceQP(place) })
+	t.worker = p.a.workers[place]
+	var err error
+	if t.qpn, err = p.a.qpns.alloc(place, len(p.a.workers)); err != nil {
+		return err
+	}
+	t.undo = append(t.undo, func() { p.a.qpns.free(t.qpn) })
+	return nil
+}
+
+func (p *program) takeRings(t *qpParts) (err error) {
+	if t.sq, err = p.rings.alloc(uapi.SQRingSize(t.caps.MaxSendWR, t.caps.MaxSendSGE, t.caps.MaxInlineData)); err != nil {
+		return err
+	}
+	t.undo = append(t.undo, func() { p.rings.release(t.sq) })
+	if t.rq, err = p.rings.alloc(uapi.RQRingSize(t.caps.MaxRecvWR, t.caps.MaxRecvSGE)); err != nil {
+		return err
+	}
+	t.undo = append(t.undo, func() { p.rings.release(t.rq) })
+	return nil
+}
+
+// buildQP makes the rings' consumers and the engine.
+func (p *program) buildQP(m *uapi.CreateQPRequest, t *qpParts, q *qp) (err error) {
+	if q.sq, err = uapi.NewSQConsumer(t.sq.mem, t.sqRef()); err != nil {
+		return refuse(syscall.ENOMEM, "send queue: %v", err)
+	}
+	if q.rq, err = uapi.NewRQConsumer(t.rq.mem, t.rqRef()); err != nil {
+		return refuse(syscall.ENOMEM, "receive queue: %v", err)
+	}
+	w := t.worker
+	q.engine, err = transport.New(transport.Config{
+		Type: m.Type, QPN: t.qpn, PD: t.pd.pd, Keys: p.a.keys,
+		SendCQ: t.send.sink(w), RecvCQ: t.recv.sink(w), Recv: q.rq,
+		Cap: t.caps, SQSigAll: m.SQSigAll, Slab: w.slab, Counters: &w.counters,
+		MaxRDAtomic: p.a.cfg.Limits.MaxRDAtomic, Window: p.a.cfg.Window,
+	})
+	if err != nil {
+		return refuse(errnoOf(err, syscall.EINVAL), "%v", err)
+	}
+	return nil
+}
+
+// modifyQP changes a queue pair's attributes; every error of the check is
+// EINVAL and names the field (field case F43).
+func (p *program) modifyQP(m *uapi.ModifyQPRequest) (reply, error) {
+	o, ok := p.qps.lookup(m.Handle)
+	if !ok {
+		return reply{}, errHandle("queue pair", m.Handle)
+	}
+	if err := checkAccessFlags(&m.Attr, m.Mask); err != nil {
+		return reply{}, err
+	}
+	var err error
+	var state qpstate.State
+	ran := o.worker.do(func() {
+		if _, err = p.a.qpLimits(&m.Attr, m.Mask).Check(o.kind, o.qp.engine.State(), &m.Attr, m.Mask); err != nil {
+			return
+		}
+		err = o.worker.modifyQP(o.qp, &m.Attr, m.Mask)
+		state = o.qp.engine.State()
+	})
+	switch {
+	case !ran:
+		return reply{}, p.a.errStopped()
+	case err != nil:
+		return reply{}, refuse(errnoOf(err, syscall.EINVAL), "%v", err)
+	}
+	return reply{body: &uapi.ModifyQPReply{State: state}}, nil
+}
+
+// checkAccessFlags refuses rights that a queue pair cannot grant. Local write
+// is ignored (verbs-semantics §3); remote write needs no local write here.
+func checkAccessFlags(a *qpstate.Attr, m qpstate.Mask) error {
+	const known = mrtable.AccessLocalWrite | mrtable.AccessRemoteWrite | mrtable.AccessRemoteRead |
+		mrtable.AccessRemoteAtomic | mrtable.AccessMWBind
+	if m&qpstate.MaskAccessFlags == 0 {
+		return nil
+	}
+	if more := mrtable.Access(a.AccessFlags) &^ known; more != 0 {
+		return refuse(syscall.EINVAL, "qp_access_flags %#x: bits %#x mean nothing on a queue pair", a.AccessFlags, uint32(more))
+	}
+	return nil
+}
+
+// qpLimits is what the adapter allows the attributes of one modify: the path
+// MTU must fit the link of the address that the vector names.
+func (a *Adapter) qpLimits(attr *qpstate.Attr, m qpstate.Mask) qpstate.Limits {
+	rd := a.cfg.Limits.MaxRDAtomic
+	l := qpstate.Limits{MaxRDAtomic: rd, MaxDestRDAtomic: rd, MaxMTU: bth.MTU4096}
+	gids := a.gids.load()
+	l.GIDs = len(gids)
+	if i := int(attr.AH.SGIDIndex); m&qpstate.MaskAV != 0 && i < len(gids) && gids[i].ifindex != 0 {
+		l.MaxMTU = activeMTU(gids[i].linkMTU)
+	}
+	return l
+}
+
+func (p *program) queryQP(m *uapi.HandleRequest) (reply, error) {
+	o, ok := p.qps.lookup(m.Handle)
+	if !ok {
+		return reply{}, errHandle("queue pair", m.Handle)
+	}
+	var r uapi.QueryQPReply
+	if !o.worker.do(func() { o.qp.engine.Query(&r.Attr) }) {
+		return reply{}, p.a.errStopped()
+	}
+	r.Attr.Cap = o.caps
+	return reply{body: &r}, nil
+}
+
+// destroyQP ends a queue pair: outstanding requests give no completion any
+// more, completions in the CQ stay.
+func (p *program) destroyQP(m *uapi.HandleRequest) (reply, error) {
+	o, ok := p.qps.lookup(m.Handle)
+	if !ok {
+		return reply{}, errHandle("queue pair", m.Handle)
+	}
+	if !o.worker.do(func() { o.worker.removeQP(o.qp) }) {
+		return reply{}, p.a.errStopped()
+	}
+	o.worker.quiesce()
+	p.qps.remove(m.Handle)
+	p.rings.release(o.sq)
+	p.rings.release(o.rq)
+	p.a.qpns.free(o.qp.qpn)
+	p.a.unplaceQP(o.worker.index)
+	p.index.give(o.qp.index)
+	o.pd.users--
+	for _, c := range []*cqObject{o.send, o.recv} {
+		c.users--
+		c.homes[o.worker.index]--
+	}
+	p.account.release(ResourceQPs, 1)
+	return reply{body: &uapi.DestroyReply{AsyncEvents: p.endAsync(asyncQP, m.Handle)}}, nil
+}

@@ -1,0 +1,171 @@
+package nic
+
+import (
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/softroce/softroce/internal/shm"
+	"github.com/softroce/softroce/internal/shm/foreign"
+	"github.com/softroce/softroce/internal/uapi"
+	"github.com/softroce/softroce/pkg/mrtable"
+	"github.com/softroce/softroce/pkg/qpstate"
+)
+
+// A program is one connection to the adapter and all it holds. Its requests
+// are served one at a time by one goroutine; mu is for those who come from
+// elsewhere (a fault, a snapshot).
+type program struct {
+	a        *Adapter
+	conn     *shm.Conn
+	pid      int // as seen from here, 0 when not visible
+	uid      uint32
+	name     string // as it called itself
+	cred     shm.Cred
+	exited   atomic.Bool
+	pidfd    *shm.Pidfd       // nil when the process is not visible
+	process  *foreign.Process // whose memory foreign regions reach
+	account  *account
+	since    time.Time
+	async    *shm.RecordWriter
+	doorbell *shm.Segment
+	eventfds []*shm.Doorbell // by worker
+	links    []*programLink  // by worker
+
+	faulting atomic.Bool // killQPs is on its way
+	faults   sync.WaitGroup
+
+	asyncMu   sync.Mutex
+	asyncSent map[element]uint32 // records written, by live element
+
+	mu       sync.Mutex
+	rings    *carver
+	index    indices // of QPs in the doorbell area
+	pds      handles[*pdObject]
+	mrs      handles[*mrObject]
+	channels handles[*channelObject]
+	cqs      handles[*cqObject]
+	qps      handles[*qpObject]
+	mappings map[fileID]*mapping
+}
+
+// The objects behind a program's handles.
+type (
+	pdObject struct {
+		pd    mrtable.PD
+		users int // MRs and QPs
+	}
+	mrObject struct {
+		pd      *pdObject
+		region  *mrtable.Region
+		bytes   uint64   // booked
+		mapping *mapping // nil: foreign
+	}
+	channelObject struct {
+		channel
+		users int // CQs
+	}
+	cqObject struct {
+		*cqueue
+		area    ringArea
+		channel *channelObject // nil: none
+		homes   []int          // QPs by worker
+	}
+	qpObject struct {
+		qp     *qp
+		pd     *pdObject
+		send   *cqObject
+		recv   *cqObject
+		sq, rq ringArea
+		worker *worker
+		caps   qpstate.Cap // actual
+		kind   qpstate.Type
+	}
+)
+
+// Elements and events of async records, as postAsync takes them.
+const (
+	asyncCQ = uapi.ElementCQ
+	asyncQP = uapi.ElementQP
+
+	eventCQErr   = uapi.EventCQErr
+	eventQPFatal = uapi.EventQPFatal
+)
+
+// An element is what an async event is about.
+type element struct {
+	kind   uapi.Element
+	handle uint32
+}
+
+// postAsync writes one async event record for the program: the event
+// (ibv_event_type), the kind of the element and its handle. It never blocks;
+// a program that does not read loses events, which is counted. Callable from
+// workers.
+func (p *program) postAsync(event uapi.AsyncEvent, kind uapi.Element, handle uint32) {
+	r := uapi.AsyncRecord{Event: event, Kind: kind, Handle: handle}
+	if !p.async.Write(r.Append(nil)) {
+		p.a.control.asyncLost.Add(1)
+		return
+	}
+	p.a.control.asyncEvents.Add(1)
+	p.asyncMu.Lock()
+	p.asyncSent[element{kind, handle}]++
+	p.asyncMu.Unlock()
+}
+
+// endAsync returns how many async events of an element were written in its
+// life, which is over.
+func (p *program) endAsync(kind uapi.Element, handle uint32) uint32 {
+	p.asyncMu.Lock()
+	defer p.asyncMu.Unlock()
+	e := element{kind, handle}
+	n := p.asyncSent[e]
+	delete(p.asyncSent, e)
+	return n
+}
+
+// fault ends the program's queue pairs, from a worker that met a memory fault
+// or a ring that no library writes. It returns at once; one kill is on its
+// way at a time.
+func (p *program) fault(reason string) {
+	if !p.faulting.CompareAndSwap(false, true) {
+		return
+	}
+	p.faults.Go(func() {
+		defer p.faulting.Store(false)
+		p.killQPs(reason)
+	})
+}
+
+// killQPs moves every queue pair of the program to ERR and tells it.
+func (p *program) killQPs(reason string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for handle, o := range p.qps.byHandle {
+		o.worker.do(func() { o.worker.killQP(o.qp) })
+		p.postAsync(eventQPFatal, asyncQP, handle)
+		n++
+	}
+	p.a.control.faults.Add(1)
+	p.a.log.Warn("queue pairs of a program ended", "adapter", p.a.cfg.Name, "pid", p.pid, "uid", p.uid, "reason", reason, "qps", n)
+}
+
+// killQP ends a queue pair; on its worker's goroutine.
+func (w *worker) killQP(q *qp) {
+	if q.dead || q.removed {
+		return
+	}
+	w.current = q
+	q.engine.Fatal(w.now)
+	w.current = nil
+	w.active.push(q)
+}
+
+// errStopped is the answer to a request that needs a worker when the workers
+// have stopped.
+func (a *Adapter) errStopped() error {
+	return refuse(syscall.EIO, "adapter %s is closing", a.cfg.Name)
+}
