@@ -31,7 +31,7 @@ func (r *readers) barrier() {
 // writes to the memory without any lock: under the race detector, a reader
 // that still reaches it fails the test.
 func TestLookUpAgainstDeregister(t *testing.T) {
-	const places, lives = 8, 3000
+	const places, lives = 8, 1000
 	tab := New(Config{MaxRegions: places + 2, Secret: 11})
 	var keys [places]atomic.Uint64 // key << 8 | tag of its memory
 	var rd readers

@@ -73,7 +73,7 @@ func TestSlabLimit(t *testing.T) {
 	}
 }
 
-type record struct{ a, b uint64 }
+type record struct{ a uint64 }
 
 func TestPool(t *testing.T) {
 	s := NewSlab(100)
