@@ -96,6 +96,7 @@ type options struct {
 	memAccess mrtable.Access
 	recvWR    int
 	sendWR    int
+	memSize   int
 }
 
 func (o options) withDefaults() options {
@@ -134,6 +135,9 @@ func (o options) withDefaults() options {
 	if o.sendWR == 0 {
 		o.sendWR = 64
 	}
+	if o.memSize == 0 {
+		o.memSize = memSize
+	}
 	if o.zeroRetry {
 		o.retry = 0
 	}
@@ -152,12 +156,12 @@ func gid4(d byte) bth.GID { return bth.GID{10: 0xFF, 11: 0xFF, 12: 127, 13: 0, 1
 func newEnd(t testing.TB, qpn bth.QPN, host byte, o options) *end {
 	t.Helper()
 	e := &end{t: t, qpn: qpn, gid: gid4(host), keys: mrtable.New(mrtable.Config{MaxRegions: 64, Secret: uint64(host)})}
-	e.mem = make(mrtable.HeapMemory, memSize)
+	e.mem = make(mrtable.HeapMemory, o.memSize)
 	for i := range e.mem {
 		e.mem[i] = byte(i*7+i>>8) + 128*(host-1)
 	}
 	var err error
-	if e.mr, err = e.keys.Register(1, e.mem, memBase, memSize, o.memAccess, 0); err != nil {
+	if e.mr, err = e.keys.Register(1, e.mem, memBase, uint64(o.memSize), o.memAccess, 0); err != nil {
 		t.Fatal(err)
 	}
 	e.recv = wq.NewRecvQueue(o.recvWR)

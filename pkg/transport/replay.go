@@ -55,12 +55,13 @@ func (w *replayRing) at(i int) *replay {
 }
 
 // hasSpace says whether one more record fits: an old one whose answer has left
-// makes room.
+// makes room. A repetition of it that waits does not matter: a requester that
+// asks for more has had the answer.
 func (w *replayRing) hasSpace() bool {
 	if w.limit == 0 {
 		return false
 	}
-	return w.len < w.limit || !w.at(0).waiting
+	return w.len < w.limit || !w.at(0).waiting || w.at(0).again
 }
 
 // remember gives the record for a new request, nil when the slab has no memory
@@ -68,8 +69,7 @@ func (w *replayRing) hasSpace() bool {
 func (r *responder) remember(q *QP) *replay {
 	w := &r.replays
 	if w.len >= w.limit {
-		w.head = (w.head + 1) % w.size()
-		w.len--
+		w.dropOldest()
 	}
 	if w.len == w.size() {
 		pool := wq.PoolOf[replayBlock](q.cfg.Slab, replayBlockBytes)
@@ -104,6 +104,13 @@ func (w *replayRing) rotate() {
 	reverse(w.head, n)
 	reverse(0, n)
 	w.head = 0
+}
+
+// dropOldest drops the oldest record and what waits of it.
+func (w *replayRing) dropOldest() {
+	w.done(w.at(0))
+	w.head = (w.head + 1) % w.size()
+	w.len--
 }
 
 // forget drops the newest record.
@@ -165,9 +172,7 @@ func (w *replayRing) cancel() {
 func (r *responder) limitReplays(q *QP, n int) {
 	w := &r.replays
 	for w.len > n {
-		w.done(w.at(0))
-		w.head = (w.head + 1) % w.size()
-		w.len--
+		w.dropOldest()
 	}
 	w.limit = n
 }

@@ -156,7 +156,10 @@ func (q *QP) notReady(now time.Time, code uint8) {
 }
 
 // impliedNAK obeys a response that shows that the one due at una was lost
-// (IBTA Vol 1 §9.7.5.1.3): once, then not before progress or the timer.
+// (IBTA Vol 1 §9.7.5.1.3): once, then not before progress or the timer. Unlike
+// the specification's it uses up no retry, unless there were none from the
+// start: a response that stays away would count a second time at the timer, and
+// a mere change of order would count as a loss.
 func (q *QP) impliedNAK(now time.Time) {
 	r := &q.req
 	if r.rnrWait || r.impliedBy {
@@ -167,5 +170,8 @@ func (q *QP) impliedNAK(now time.Time) {
 		return // going back already
 	}
 	q.cfg.Counters.CompleterRetryErr++
+	if q.attr.RetryCnt > 0 {
+		r.retries++
+	}
 	q.retry(now)
 }
