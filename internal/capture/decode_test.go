@@ -281,6 +281,7 @@ func TestDecodeRefusesFiles(t *testing.T) {
 		{"pcapng frame longer than its block", join(lies), ErrFormat},
 		{"pcapng frame above the limit", join(enhanced(le, blockPacket, 0, 0, make([]byte, maxFrame+1))), ErrLimit},
 		{"pcapng no such interface", join(enhanced(le, blockPacket, 1, 0, ip)), ErrFormat},
+		{"pcapng interface of another section", append(join(), join(enhanced(le, blockPacket, 1, 0, ip))...), ErrFormat},
 		{"pcapng two lengths", join(trailer), ErrFormat},
 		{"pcapng interfaces without end", join(manyInterfaces), ErrLimit},
 	} {
@@ -364,6 +365,7 @@ func TestDecodeExtensionHeaders(t *testing.T) {
 		{"later fragment", with(44, 17, 0, 0, 9, 0, 0, 0, 1), ""},
 		{"extension beyond the end", with(60, 17, 255), ""},
 		{"TCP behind", with(60, 6, 0, 1, 4, 0, 0, 0, 0), ""},
+		{"ten destination options", with(60, append(bytes.Repeat([]byte{60, 0, 1, 4, 0, 0, 0, 0}, 9), 17, 0, 1, 4, 0, 0, 0, 0)...), ""},
 		{"itself for ever", with(0, bytes.Repeat([]byte{0, 0, 1, 4, 0, 0, 0, 0}, 20)...), ""},
 	} {
 		got := records(t, pcapFile(binary.LittleEndian, pcapMicro, linkRaw, c.ip))

@@ -187,6 +187,35 @@ func TestWriterSaysWhatIsNotKnown(t *testing.T) {
 	}
 }
 
+// TestWriterDirection: the packet block says which way the packet went.
+func TestWriterDirection(t *testing.T) {
+	le := binary.LittleEndian
+	for out, want := range map[bool]uint32{false: flagInbound, true: flagOutbound} {
+		p := packet("10.0.0.1", "10.0.0.2", 0, 0)
+		p.Outbound = out
+		b := appendPacketBlock(nil, &p, nil)
+		options := b[blockPacketFixed+int(le.Uint32(b[20:])):]
+		if code, n := le.Uint16(options), le.Uint16(options[2:]); code != optFlags || n != 4 || le.Uint32(options[4:]) != want {
+			t.Errorf("outbound %v: options % x, want flags %d", out, options, want)
+		}
+	}
+}
+
+// TestWriterUDPChecksumZero: a checksum that comes out as 0 is written as ones,
+// since 0 says that there is none (RFC 768).
+func TestWriterUDPChecksumZero(t *testing.T) {
+	p := packet("10.0.0.1", "10.0.0.2", 0, 2)
+	b := p.appendIP(nil)
+	// Adding the checksum to a payload word makes the sum of all others ones.
+	word := p.Payload[12:14]
+	sum := binary.BigEndian.Uint16(b[ipv4Len+6:])
+	binary.BigEndian.PutUint16(word, fold(uint32(binary.BigEndian.Uint16(word))+uint32(sum)))
+	b = p.appendIP(nil)
+	if got := binary.BigEndian.Uint16(b[ipv4Len+6:]); got != 0xFFFF {
+		t.Errorf("UDP checksum %#04x, want 0xffff", got)
+	}
+}
+
 // TestWriterRefuses: errors that leave the file as it is, and one that ends it.
 func TestWriterRefuses(t *testing.T) {
 	var out bytes.Buffer
