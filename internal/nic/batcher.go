@@ -119,6 +119,7 @@ func (w *worker) send() int {
 		for i := b.sent; i < len(b.slots); i++ {
 			b.setID(i, 0)
 		}
+		wireSend()
 		n, err := w.ep.WriteBatch(b.slots[b.sent:])
 		w.sentPackets(b.sent, n)
 		b.sent += n

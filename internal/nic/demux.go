@@ -21,6 +21,9 @@ func (w *worker) receive() int {
 		}
 		return 0
 	}
+	if len(slots) > 0 {
+		wireReceive()
+	}
 	for i := range slots {
 		w.accept(&slots[i].Meta, slots[i].Buf, false)
 	}

@@ -3,6 +3,7 @@ package nic
 import (
 	"fmt"
 	"net/netip"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -169,4 +170,21 @@ func sourcePort(local, remote bth.QPN, label uint32) uint16 {
 		label = uint32(v & 0xFFFFF)
 	}
 	return 0xC000 | uint16(label&0x3FFF^label>>14)
+}
+
+// CloseSockets closes the adapter's sockets and leaves everything else alive,
+// as when its network is gone for good: packets go nowhere and none come. For
+// tests; Close still has to be called.
+func (a *Adapter) CloseSockets() error {
+	var paused, release sync.WaitGroup
+	paused.Add(len(a.workers))
+	release.Add(1)
+	for _, w := range a.workers {
+		if !w.post(func() { paused.Done(); release.Wait() }) {
+			paused.Done()
+		}
+	}
+	paused.Wait()
+	defer release.Done()
+	return a.group.Close()
 }

@@ -97,6 +97,11 @@ func (a *Adapter) Open() (*verbs.Device, error) {
 // Addrs are the adapter's addresses in GID order.
 func (a *Adapter) Addrs() []netip.Addr { return a.nic.Addrs() }
 
+// CloseSockets closes the adapter's sockets and leaves everything else alive,
+// as when its network is gone for good. For tests; Close is still to be
+// called.
+func (a *Adapter) CloseSockets() error { return a.nic.CloseSockets() }
+
 // Close ends the adapter: its devices die, and all of theirs is released.
 func (a *Adapter) Close() error {
 	a.mu.Lock()
