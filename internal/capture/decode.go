@@ -10,7 +10,7 @@ import (
 	"github.com/softroce/softroce/pkg/bth"
 )
 
-// ErrLink: frames of a link type that Decode does not understand.
+// ErrLink says that there were frames of a link type that Decode does not understand.
 var ErrLink = errors.New("read capture: link type not understood")
 
 // Decode reads a pcap or pcapng file and calls f with one Record for every packet

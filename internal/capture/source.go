@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// ErrFormat: the file is neither pcap nor pcapng, or breaks its format.
+// ErrFormat says that the file is neither pcap nor pcapng, or breaks its format.
 var ErrFormat = errors.New("read capture: not a pcap or pcapng file, or a broken one")
 
-// ErrLimit: the file asks for more memory than any capture of packets needs.
+// ErrLimit says that the file asks for more memory than any capture of packets needs.
 var ErrLimit = errors.New("read capture: limit exceeded")
 
 // Limits on what a file may make us hold (our own choice).

@@ -15,10 +15,10 @@ import (
 	"github.com/google/gopacket/pcapgo"
 )
 
-// ErrAddress: source and destination are not two addresses of one IP version.
+// ErrAddress says that source and destination are not two addresses of one IP version.
 var ErrAddress = errors.New("write packet: source and destination are not of one IP version")
 
-// ErrPayloadSize: a payload that no UDP datagram holds.
+// ErrPayloadSize says that no UDP datagram holds a payload of this size.
 var ErrPayloadSize = errors.New("write packet: payload exceeds a UDP datagram")
 
 // Packet is a RoCEv2 packet and what is known of its IP and UDP headers.

@@ -150,7 +150,7 @@ func TestF2_EveryOpcodeEveryLength(t *testing.T) {
 				err := p.Parse(b)
 				counts[err]++
 				touch(&p)
-				if want := expectParse(b); err != want {
+				if want := expectParse(b); !errors.Is(err, want) {
 					t.Fatalf("opcode %#02x flags %#02x length %d: got %v, want %v", o, flags, n, err, want)
 				}
 			}

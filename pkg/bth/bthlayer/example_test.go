@@ -1,6 +1,7 @@
 package bthlayer_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -27,7 +28,7 @@ func Example() {
 	}
 	for range 4 {
 		data, _, err := r.ReadPacketData()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		packet := gopacket.NewPacket(data, layers.LayerTypeEthernet, gopacket.Default)
