@@ -263,7 +263,7 @@ func (s *side) stream(ctx context.Context, n, depth int, wr func(i int) verbs.Se
 }
 
 func stepStream(ctx context.Context, a, b *side, row *Row) error {
-	const n, size = 128, 1 << 20
+	const n, size = 64, 1 << 20
 	fill(a.mr.Bytes(), 5)
 	clear(b.mr.Bytes())
 	t := time.Now()

@@ -1,0 +1,263 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+
+	"github.com/softroce/softroce/internal/capture"
+	"github.com/softroce/softroce/internal/metrics"
+	"github.com/softroce/softroce/internal/nic"
+	"github.com/softroce/softroce/internal/shm"
+)
+
+// daemonFlags are the daemon's settings as given.
+type daemonFlags struct {
+	addrs     []string
+	iface     string
+	name      string
+	socket    string
+	mode      string
+	group     string
+	metrics   string
+	logLevel  string
+	logFormat string
+	pcap      string
+	workers   int
+	window    int
+	recvBuf   int
+	strict    bool
+}
+
+func newDaemonCmd() *cobra.Command {
+	var f daemonFlags
+	c := &cobra.Command{
+		Use:   "daemon (--addr ADDRESS... | --interface NAME)",
+		Short: "Run an adapter and serve the programs of this host",
+		Long: `daemon is the adapter. It owns UDP port 4791 on its addresses and serves local programs over a Unix
+socket. It needs no privilege. It ends at SIGTERM or SIGINT: programs get a fatal device event, and the
+socket is removed.
+
+The socket is --socket, else $SOFTROCE_SOCKET, else softroce/softroce.sock in $XDG_RUNTIME_DIR, else
+/run/softroce/softroce.sock. Programs look in the same places.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return runDaemon(c.Context(), &f, c.ErrOrStderr()) },
+	}
+	fl := c.Flags()
+	fl.StringSliceVar(&f.addrs, "addr", nil, "address of the adapter (repeat for several); GID 0 is the first")
+	fl.StringVar(&f.iface, "interface", "", "network interface whose addresses the adapter takes")
+	fl.StringVar(&f.name, "name", "", "device name that programs see (default softroce0)")
+	fl.StringVar(&f.socket, "socket", "", "path of the Unix socket")
+	fl.StringVar(&f.mode, "socket-mode", "0600", "permissions of the socket, octal")
+	fl.StringVar(&f.group, "socket-group", "", "group that owns the socket, by name or number")
+	fl.StringVar(&f.metrics, "metrics", "", "address for Prometheus metrics, as 127.0.0.1:9479 (default: none)")
+	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
+	fl.StringVar(&f.logFormat, "log-format", "text", "text or json")
+	fl.StringVar(&f.pcap, "pcap", "", "write a pcapng of every packet to this file")
+	fl.IntVar(&f.workers, "workers", 0, "receive sockets and threads, 1 to 8 (default: one per CPU)")
+	fl.IntVar(&f.window, "window", 0, "most bytes in flight on one queue pair (default: the engine's)")
+	fl.IntVar(&f.recvBuf, "recv-buffer", 0, "socket receive buffer in bytes (default: up to 8 MiB)")
+	fl.BoolVar(&f.strict, "strict-icrc", false, "refuse packets whose IPv4 identification cannot be proven")
+	c.MarkFlagsMutuallyExclusive("addr", "interface")
+	c.MarkFlagsOneRequired("addr", "interface")
+	return c
+}
+
+func runDaemon(ctx context.Context, f *daemonFlags, stderr io.Writer) (err error) {
+	log, err := newLogger(stderr, f.logLevel, f.logFormat)
+	if err != nil {
+		return &exitError{2, err}
+	}
+	cfg, err := f.config(log)
+	if err != nil {
+		return &exitError{2, err}
+	}
+	if f.pcap != "" {
+		done, err := f.openCapture(&cfg)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, done()) }()
+	}
+	l, err := f.listen()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Close() }() // an error path; Serve closes it in the ordinary one
+	a, err := nic.New(cfg)
+	if err != nil {
+		return err
+	}
+	stopMetrics, err := serveMetrics(f.metrics, a, log)
+	if err != nil {
+		_ = a.Close() // the first error is the one to report
+		return err
+	}
+	defer stopMetrics()
+	log.Info("serving", "socket", l.Path())
+	served := make(chan error, 1)
+	go func() { served <- a.Serve(l) }()
+	notify(log, "READY=1")
+	select {
+	case <-ctx.Done():
+		log.Info("stopping")
+	case err = <-served:
+	}
+	notify(log, "STOPPING=1")
+	return errors.Join(err, a.Close())
+}
+
+// config turns flags into the adapter's configuration.
+func (f *daemonFlags) config(log *slog.Logger) (nic.Config, error) {
+	cfg := nic.Config{
+		Name: f.name, Interface: f.iface, Workers: f.workers, Window: f.window, RecvBuffer: f.recvBuf,
+		StrictICRC: f.strict, Log: log,
+	}
+	for _, s := range f.addrs {
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			return cfg, fmt.Errorf("--addr %q is not an IP address: %w", s, err)
+		}
+		cfg.Addrs = append(cfg.Addrs, a)
+	}
+	return cfg, cfg.Validate()
+}
+
+// openCapture starts the packet capture; done flushes and closes it.
+func (f *daemonFlags) openCapture(cfg *nic.Config) (done func() error, err error) {
+	file, err := os.Create(f.pcap)
+	if err != nil {
+		return nil, fmt.Errorf("--pcap: %w", err)
+	}
+	w, err := capture.NewWriter(file, cfg.Name, capture.WriterOptions{})
+	if err != nil {
+		_ = file.Close() // nothing was written
+		return nil, fmt.Errorf("--pcap: %w", err)
+	}
+	cfg.Capture = w
+	return func() error { return errors.Join(w.Flush(), file.Close()) }, nil
+}
+
+// listen opens the daemon's socket, making its directory when that is one of
+// the usual places.
+func (f *daemonFlags) listen() (*shm.Listener, error) {
+	path := daemonSocket(f.socket)
+	mode, err := strconv.ParseUint(f.mode, 8, 32)
+	if err != nil || mode > 0o777 {
+		return nil, &exitError{2, fmt.Errorf("--socket-mode %q is not an octal mode, as 0660", f.mode)}
+	}
+	cfg := shm.ListenConfig{Path: path, Mode: os.FileMode(mode), UID: -1, GID: -1}
+	if f.group != "" {
+		if cfg.GID, err = groupID(f.group); err != nil {
+			return nil, &exitError{2, err}
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("cannot make the socket's directory (choose another with --socket): %w", err)
+	}
+	return shm.Listen(cfg)
+}
+
+// daemonSocket is where a daemon listens: the first place a program looks
+// that this user can make.
+func daemonSocket(flag string) string {
+	if flag != "" {
+		return flag
+	}
+	if s := os.Getenv("SOFTROCE_SOCKET"); s != "" {
+		return s
+	}
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		return filepath.Join(dir, "softroce", "softroce.sock")
+	}
+	return "/run/softroce/softroce.sock"
+}
+
+func groupID(s string) (int, error) {
+	if n, err := strconv.Atoi(s); err == nil {
+		return n, nil
+	}
+	g, err := user.LookupGroup(s)
+	if err != nil {
+		return 0, fmt.Errorf("--socket-group: %w", err)
+	}
+	return strconv.Atoi(g.Gid)
+}
+
+// newLogger makes the daemon's logger.
+func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("--log-level %q: want debug, info, warn or error", level)
+	}
+	opts := &slog.HandlerOptions{Level: l}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, opts)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, opts)), nil
+	}
+	return nil, fmt.Errorf("--log-format %q: want text or json", format)
+}
+
+// serveMetrics answers Prometheus on addr until stop is called. An empty addr
+// serves nothing.
+func serveMetrics(addr string, a *nic.Adapter, log *slog.Logger) (stop func(), err error) {
+	if addr == "" {
+		return func() {}, nil
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("--metrics: %w", err)
+	}
+	reg := prometheus.NewRegistry()
+	if err := reg.Register(metrics.New(a)); err != nil {
+		_ = l.Close() // nothing is served yet
+		return nil, fmt.Errorf("--metrics: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	go func() {
+		if err := srv.Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
+			log.Error("metrics server ended", "err", err)
+		}
+	}()
+	log.Info("metrics", "url", "http://"+l.Addr().String()+"/metrics")
+	return func() { _ = srv.Close() }, nil
+}
+
+// notify tells the service manager about the daemon's state (sd_notify(3)),
+// when there is one.
+func notify(log *slog.Logger, state string) {
+	path := os.Getenv("NOTIFY_SOCKET")
+	if path == "" {
+		return
+	}
+	if path[0] == '@' {
+		path = "\x00" + path[1:]
+	}
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		log.Warn("cannot notify the service manager", "err", err)
+		return
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte(state)); err != nil {
+		log.Warn("cannot notify the service manager", "err", err)
+	}
+}

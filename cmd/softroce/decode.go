@@ -1,0 +1,59 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/softroce/softroce/internal/capture"
+)
+
+func newDecodeCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "decode FILE",
+		Short: "Print the RoCEv2 packets of a pcap or pcapng, one a line",
+		Long: `decode prints each RoCEv2 packet of a capture on a line: time, addresses, operation, queue pair
+number, PSN, the fields of each extended header, and whether the ICRC is right. FILE may be "-".
+
+The exit status is 1 when a packet is malformed or its ICRC is wrong, 2 when the file cannot be read.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			in := io.Reader(c.InOrStdin())
+			if args[0] != "-" {
+				f, err := os.Open(args[0])
+				if err != nil {
+					return &exitError{2, fmt.Errorf("decode: %w", err)}
+				}
+				defer f.Close()
+				in = f
+			}
+			return decode(in, c.OutOrStdout())
+		},
+	}
+}
+
+// decode prints the packets of in and fails when one was bad.
+func decode(in io.Reader, out io.Writer) error {
+	w := bufio.NewWriter(out)
+	var packets, bad int
+	err := capture.Decode(bufio.NewReader(in), func(r capture.Record) {
+		packets++
+		if r.Bad() {
+			bad++
+		}
+		fmt.Fprintln(w, r)
+	})
+	if ferr := w.Flush(); ferr != nil {
+		return &exitError{2, fmt.Errorf("decode: %w", ferr)}
+	}
+	if err != nil {
+		return &exitError{2, fmt.Errorf("decode: %w", err)}
+	}
+	if bad > 0 {
+		return &exitError{1, fmt.Errorf("decode: %d of %d packets are malformed or have a wrong ICRC", bad, packets)}
+	}
+	return nil
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/softroce/softroce/pkg/verbs"
+)
+
+// deviceInfo is what devinfo shows, for machines.
+type deviceInfo struct {
+	Name   string           `json:"name"`
+	Device verbs.DeviceAttr `json:"device"`
+	Port   verbs.PortAttr   `json:"port"`
+	GIDs   []deviceGID      `json:"gids"`
+	Socket string           `json:"socket"`
+}
+
+type deviceGID struct {
+	Index   uint32 `json:"index"`
+	GID     string `json:"gid"`
+	Address string `json:"address"`
+	Type    string `json:"type"`
+}
+
+func newDevinfoCmd() *cobra.Command {
+	var socket string
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "devinfo",
+		Short: "Show the adapter's attributes, port and GID table",
+		Long:  `devinfo asks a running daemon and shows what ibv_devinfo -v shows of an adapter.`,
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			d, err := verbs.Open(&verbs.Options{Socket: socket})
+			if err != nil {
+				return err
+			}
+			defer d.Close()
+			info, err := queryDevice(d)
+			if err != nil {
+				return err
+			}
+			info.Socket = verbs.SocketPath(socket)
+			if asJSON {
+				return json.NewEncoder(c.OutOrStdout()).Encode(info)
+			}
+			printDevice(c.OutOrStdout(), info)
+			return nil
+		},
+	}
+	addSocketFlag(c, &socket)
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+// addSocketFlag adds the flag by which every client command finds its daemon.
+func addSocketFlag(c *cobra.Command, socket *string) {
+	c.Flags().StringVar(socket, "socket", "", "the daemon's socket (default $SOFTROCE_SOCKET, then the usual places)")
+}
+
+func queryDevice(d *verbs.Device) (*deviceInfo, error) {
+	info := &deviceInfo{Name: d.Name()}
+	var err error
+	if info.Device, err = d.Query(); err != nil {
+		return nil, err
+	}
+	if info.Port, err = d.QueryPort(1); err != nil {
+		return nil, err
+	}
+	table, err := d.GIDTable()
+	for _, e := range table {
+		info.GIDs = append(info.GIDs, deviceGID{e.Index, e.GID.String(), e.GID.Addr().String(), "RoCE v2"})
+	}
+	return info, err
+}
+
+func printDevice(w io.Writer, info *deviceInfo) {
+	d, p := &info.Device, &info.Port
+	row := func(indent, name string, value any) { fmt.Fprintf(w, "%s%-28s%v\n", indent, name+":", value) }
+	row("", "hca_id", info.Name)
+	row("\t", "transport", "InfiniBand (0)")
+	row("\t", "fw_ver", d.FWVersion)
+	row("\t", "node_guid", guid(d.NodeGUID))
+	row("\t", "sys_image_guid", guid(d.SysImageGUID))
+	row("\t", "vendor_id", fmt.Sprintf("%#06x", d.VendorID))
+	row("\t", "vendor_part_id", d.VendorPartID)
+	row("\t", "hw_ver", fmt.Sprintf("%#X", d.HWVersion))
+	row("\t", "phys_port_cnt", d.PhysPortCount)
+	row("\t", "max_mr_size", fmt.Sprintf("%#x", d.MaxMRSize))
+	row("\t", "page_size_cap", fmt.Sprintf("%#x", d.PageSizeCap))
+	row("\t", "max_qp", d.MaxQP)
+	row("\t", "max_qp_wr", d.MaxQPWR)
+	row("\t", "device_cap_flags", fmt.Sprintf("%#08x", d.DeviceCapFlags))
+	row("\t", "max_sge", d.MaxSGE)
+	row("\t", "max_sge_rd", d.MaxSGERead)
+	row("\t", "max_cq", d.MaxCQ)
+	row("\t", "max_cqe", d.MaxCQE)
+	row("\t", "max_mr", d.MaxMR)
+	row("\t", "max_pd", d.MaxPD)
+	row("\t", "max_qp_rd_atom", d.MaxQPRDAtomic)
+	row("\t", "max_res_rd_atom", d.MaxResRDAtomic)
+	row("\t", "max_qp_init_rd_atom", d.MaxQPInitRDAtomic)
+	row("\t", "atomic_cap", atomicCap(d.AtomicCap))
+	row("\t", "max_mw", d.MaxMW)
+	row("\t", "max_srq", d.MaxSRQ)
+	row("\t", "max_inline_data", d.MaxInline)
+	row("\t", "max_pkeys", d.MaxPKeys)
+	row("\t", "local_ca_ack_delay", d.LocalCAAckDelay)
+	row("\t", "num_comp_vectors", d.NumCompVectors)
+	fmt.Fprintf(w, "\t\tport:\t1\n")
+	printPort(w, p, func(name string, v any) { row("\t\t\t", name, v) })
+	for _, g := range info.GIDs {
+		row("\t\t\t", fmt.Sprintf("GID[%3d]", g.Index), fmt.Sprintf("%s, %s (%s)", g.GID, g.Type, g.Address))
+	}
+}
+
+func printPort(_ io.Writer, p *verbs.PortAttr, row func(string, any)) {
+	row("state", portState(uint8(p.State)))
+	row("max_mtu", fmt.Sprintf("%d (%d)", p.MaxMTU.Bytes(), p.MaxMTU))
+	row("active_mtu", fmt.Sprintf("%d (%d)", p.ActiveMTU.Bytes(), p.ActiveMTU))
+	row("link_layer", "Ethernet")
+	row("max_msg_sz", fmt.Sprintf("%#x", p.MaxMessageSize))
+	row("gid_tbl_len", p.GIDTableLen)
+	row("pkey_tbl_len", p.PKeyTableLen)
+}
+
+func portState(s uint8) string {
+	switch s {
+	case 1:
+		return "PORT_DOWN (1)"
+	case 4:
+		return "PORT_ACTIVE (4)"
+	}
+	return fmt.Sprintf("(%d)", s)
+}
+
+func atomicCap(c uint32) string {
+	switch c {
+	case 0:
+		return "ATOMIC_NONE (0)"
+	case 1:
+		return "ATOMIC_HCA (1)"
+	case 2:
+		return "ATOMIC_GLOB (2)"
+	}
+	return fmt.Sprintf("(%d)", c)
+}
+
+// guid prints an EUI-64 as the field does.
+func guid(v uint64) string {
+	return fmt.Sprintf("%04x:%04x:%04x:%04x", v>>48, v>>32&0xFFFF, v>>16&0xFFFF, v&0xFFFF)
+}

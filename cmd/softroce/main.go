@@ -1,0 +1,93 @@
+// Command softroce is a RoCEv2 adapter in software: the daemon, and tools to
+// try it, measure it and look into it. Flags, signals and output live here;
+// everything else in the packages.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// exitError carries an exit status other than 1. A nil err prints nothing.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit status %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	err := newRoot().ExecuteContext(ctx)
+	stop()
+	os.Exit(exitStatus(err))
+}
+
+// exitStatus prints an error as one line and gives the exit status.
+func exitStatus(err error) int {
+	if err == nil {
+		return 0
+	}
+	var e *exitError
+	if errors.As(err, &e) && e.err == nil {
+		return e.code
+	}
+	fmt.Fprintln(os.Stderr, "softroce:", err)
+	if e != nil {
+		return e.code
+	}
+	return 1
+}
+
+// newRoot builds the whole command tree; the documentation generator uses it
+// too.
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "softroce",
+		Short: "A RoCEv2 network adapter in software, in userspace",
+		Long: `softroce is a RoCEv2 network adapter in software. "softroce daemon" is the adapter;
+programs use it through the Go package pkg/verbs, with the verbs of RDMA.
+
+Try it on one machine, without anything else:   softroce demo
+Run an adapter:                                 softroce daemon --addr 192.0.2.1
+Look at it:                                     softroce devinfo
+Ping-pong with rdma-core's ibv_rc_pingpong:     softroce pingpong [HOST]`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Version:       version(),
+	}
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return &exitError{2, fmt.Errorf("%w (see softroce %s --help)", err, c.Name())}
+	})
+	root.AddCommand(newDaemonCmd(), newDevinfoCmd(), newDemoCmd(), newDecodeCmd())
+	return root
+}
+
+// version is the module's version as the build recorded it.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	v := info.Main.Version
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && len(s.Value) >= 12 && (v == "" || v == "(devel)") {
+			v = s.Value[:12]
+		}
+	}
+	return v
+}
