@@ -10,10 +10,7 @@ import "golang.org/x/sys/unix"
 func ShareAcrossProcesses() {}
 
 // back gives a new segment its memory.
-func (s *Segment) back(size int) (err error) {
-	s.mem, err = mmap(s.fd, size, false)
-	return err
-}
+func (s *Segment) back(size int) error { return s.backMapped(size) }
 
 // attach gives a segment the memory behind a received descriptor.
 func (s *Segment) attach(fd, size, _ int) (err error) {

@@ -32,10 +32,9 @@ func ShareAcrossProcesses() { acrossProcesses.Store(true) }
 
 // back gives a new segment its memory: from the heap, unless
 // ShareAcrossProcesses was called.
-func (s *Segment) back(size int) (err error) {
+func (s *Segment) back(size int) error {
 	if acrossProcesses.Load() {
-		s.mem, err = mmap(s.fd, size, false)
-		return err
+		return s.backMapped(size)
 	}
 	// Nobody else can map what is not there: say so instead of giving zeros.
 	if err := s.addSeals(unix.F_SEAL_WRITE); err != nil {

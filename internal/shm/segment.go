@@ -45,7 +45,15 @@ type Segment struct {
 // for reading and writing. It is sealed against growing and shrinking at once,
 // and against more seals when FD first hands it out. The name shows in
 // /proc/PID/maps only. Pages are zero and take memory when first touched.
-func Create(name string, size int) (*Segment, error) {
+func Create(name string, size int) (*Segment, error) { return newSegment(name, size, (*Segment).back) }
+
+// CreateMapped is Create with a real mapping in a race build, too: for memory
+// that is raced on by intention, as a test of a hostile program does.
+func CreateMapped(name string, size int) (*Segment, error) {
+	return newSegment(name, size, (*Segment).backMapped)
+}
+
+func newSegment(name string, size int, back func(*Segment, int) error) (*Segment, error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("create %s: %w: %d bytes", name, ErrSize, size)
 	}
@@ -55,7 +63,7 @@ func Create(name string, size int) (*Segment, error) {
 		return nil, fmt.Errorf("shm: memfd_create %s: %w", name, err)
 	}
 	s := &Segment{fd: fd}
-	if err := s.init(size); err != nil {
+	if err := s.init(size, back); err != nil {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("shm: create %s of %d bytes: %w", name, size, err)
 	}
@@ -73,7 +81,7 @@ func memfd(name string) (int, error) {
 	return fd, err
 }
 
-func (s *Segment) init(size int) error {
+func (s *Segment) init(size int, back func(*Segment, int) error) error {
 	if err := unix.Ftruncate(s.fd, int64(size)); err != nil {
 		return fmt.Errorf("ftruncate: %w", err)
 	}
@@ -84,7 +92,7 @@ func (s *Segment) init(size int) error {
 	if s.inode, _, err = stat(s.fd); err != nil {
 		return err
 	}
-	return s.back(size)
+	return back(s, size)
 }
 
 // Map maps the memfd behind fd, whole, with the size that the kernel gives for
@@ -176,6 +184,12 @@ func (s *Segment) addSeals(seals int) error {
 		return fmt.Errorf("add seals %#x: %w", seals, err)
 	}
 	return nil
+}
+
+// backMapped gives a new segment a real mapping.
+func (s *Segment) backMapped(size int) (err error) {
+	s.mem, err = mmap(s.fd, size, false)
+	return err
 }
 
 // inode names the memory behind a descriptor within this host.

@@ -111,12 +111,13 @@ type AdapterDoorbell struct {
 	at     int
 	word   uint64
 	wordAt int
+	limit  int // words to look at
 }
 
 // NewAdapterDoorbell returns the adapter's side of a worker's block of the
 // doorbell segment. Error: ErrGeometry.
 func NewAdapterDoorbell(mem Memory, worker int) (*AdapterDoorbell, error) {
-	d := &AdapterDoorbell{at: bellSummaryWords}
+	d := &AdapterDoorbell{at: bellSummaryWords, limit: bellWordCount}
 	if err := d.init(mem, worker); err != nil {
 		return nil, err
 	}
@@ -130,10 +131,11 @@ func (d *AdapterDoorbell) Any() bool {
 }
 
 // Next takes one doorbell and returns its index, which is below
-// DoorbellIndices, whether or not the program has such a queue pair. false:
-// none is set. Bits set while a round is under way come in the next one, so
-// a caller that stops after some number goes on where it was, and no queue
-// pair is passed over. Without work it costs one load.
+// DoorbellIndices (and the limit, rounded up to 64), whether or not the program
+// has such a queue pair. false ends a round: what was set meanwhile comes in
+// the next one, and Any tells of it. A round is bounded, whatever the program
+// does; a caller that stops within one goes on there, so that no queue pair is
+// passed over. Without work it costs one load.
 func (d *AdapterDoorbell) Next() (index uint32, ok bool) {
 	if d.word == 0 {
 		if d.at == bellSummaryWords && !d.nextRound() {
@@ -148,6 +150,13 @@ func (d *AdapterDoorbell) Next() (index uint32, ok bool) {
 	index = uint32(64*d.wordAt + bits.TrailingZeros64(d.word))
 	d.word &= d.word - 1
 	return index, true
+}
+
+// Limit makes Next pass over indices of n and more, by whole words of 64: those
+// no queue pair has, so that a program cannot have the worker look through all
+// of them. Without it there is no limit.
+func (d *AdapterDoorbell) Limit(n uint32) {
+	d.limit = int((min(n, DoorbellIndices) + 63) / 64)
 }
 
 // nextRound takes the two upper levels, in that order.
@@ -172,6 +181,10 @@ func (d *AdapterDoorbell) nextWord() bool {
 		return false
 	}
 	d.wordAt = 64*d.at + bits.TrailingZeros64(d.left[d.at])
+	if d.wordAt >= d.limit { // and so are all that follow
+		d.at = bellSummaryWords
+		return false
+	}
 	d.left[d.at] &= d.left[d.at] - 1
 	d.word = take(d.words[d.wordAt])
 	return true

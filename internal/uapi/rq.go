@@ -165,7 +165,7 @@ func (c *RQConsumer) Pending() int {
 // Skip drops all waiting requests (a QP modified to RESET). The program then
 // calls Reset on its side.
 func (c *RQConsumer) Skip() {
-	c.next = c.producer.Load()
+	c.next, c.err = c.producer.Load(), nil
 	c.consumer.Store(c.next)
 }
 

@@ -250,7 +250,7 @@ func (c *SQConsumer) Consume() {
 // Skip drops all waiting requests (a QP modified to RESET). The program then
 // calls Reset on its side.
 func (c *SQConsumer) Skip() {
-	c.next = c.producer.Load()
+	c.next, c.err = c.producer.Load(), nil
 	c.consumer.Store(c.next)
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -64,7 +65,8 @@ type Memory struct {
 // ErrRevoked; EFAULT where nothing is mapped; ESRCH when the program is gone;
 // EPERM, with a hint at Yama.
 func (p *Process) Open(addr, length uint64) (*Memory, error) {
-	if length > 0 && addr+length-1 < addr {
+	// The last byte must not wrap, here or as this machine counts addresses.
+	if last := addr + length - 1; length > 0 && (last < addr || uint64(uintptr(last)) != last) {
 		return nil, fmt.Errorf("open %d bytes at %#x: %w", length, addr, ErrBounds)
 	}
 	m := &Memory{p: p, addr: addr, length: length}
@@ -102,18 +104,17 @@ func explain(pid int, err error) error {
 // Errors: ErrRevoked, ErrBounds, EFAULT, ESRCH, EPERM; dst may then be partly
 // written.
 func (m *Memory) ReadAt(dst []byte, off uint64) error {
-	return m.transfer("read", dst, off, unix.ProcessVMReadv)
+	return m.transfer(unix.SYS_PROCESS_VM_READV, dst, off)
 }
 
 // WriteAt copies src to the program's memory at byte off. Errors as ReadAt's; a
 // part may then have been written.
 func (m *Memory) WriteAt(src []byte, off uint64) error {
-	return m.transfer("write", src, off, unix.ProcessVMWritev)
+	return m.transfer(unix.SYS_PROCESS_VM_WRITEV, src, off)
 }
 
-type vmCall func(pid int, local []unix.Iovec, remote []unix.RemoteIovec, flags uint) (int, error)
-
-func (m *Memory) transfer(op string, buf []byte, off uint64, call vmCall) error {
+// transfer moves buf with one of the two calls, in parts.
+func (m *Memory) transfer(call uintptr, buf []byte, off uint64) error {
 	n := uint64(len(buf))
 	if off > m.length || n > m.length-off {
 		return ErrBounds
@@ -124,36 +125,48 @@ func (m *Memory) transfer(op string, buf []byte, off uint64, call vmCall) error 
 			return ErrRevoked
 		}
 		part := buf[:min(len(buf), maxCall)]
-		local := [1]unix.Iovec{{Base: &part[0]}}
-		local[0].SetLen(len(part))
-		remote := [1]unix.RemoteIovec{{Base: uintptr(at), Len: len(part)}}
-		done, err := call(m.p.pid, local[:], remote[:], 0)
-		if err == unix.EINTR {
+		done, errno := move(call, m.p.pid, part, at)
+		if errno == unix.EINTR {
 			continue
 		}
-		if err == nil && done <= 0 {
-			err = unix.EFAULT
+		if errno == 0 && done <= 0 {
+			errno = unix.EFAULT
 		}
-		if err != nil {
-			return &AccessError{Op: op, PID: m.p.pid, Addr: at, Len: len(part), Errno: err}
+		if errno != 0 {
+			return &AccessError{Write: call == unix.SYS_PROCESS_VM_WRITEV, PID: m.p.pid, Addr: at, Len: len(part), Errno: errno}
 		}
 		buf, at = buf[done:], at+uint64(done)
 	}
 	return nil
 }
 
+// move makes the call with one element on either side. It may wait for a page,
+// so it goes through the blocking form of a system call; and it keeps the
+// elements on the stack, which x/sys does not.
+func move(call uintptr, pid int, buf []byte, at uint64) (int, unix.Errno) {
+	local := unix.Iovec{Base: unsafe.SliceData(buf)}
+	local.SetLen(len(buf))
+	remote := unix.RemoteIovec{Base: uintptr(at), Len: len(buf)}
+	n, _, errno := unix.Syscall6(call, uintptr(pid), uintptr(unsafe.Pointer(&local)), 1, uintptr(unsafe.Pointer(&remote)), 1, 0)
+	return int(n), errno
+}
+
 // AccessError is an access that the kernel refused.
 type AccessError struct {
-	Op    string // "read" or "write"
+	Write bool
 	PID   int
-	Addr  uint64 // in the program
-	Len   int    // bytes
-	Errno error  // EFAULT, ESRCH, EPERM ...
+	Addr  uint64     // in the program
+	Len   int        // bytes
+	Errno unix.Errno // EFAULT, ESRCH, EPERM ...
 }
 
 // Error names the access and the kernel's reason.
 func (e *AccessError) Error() string {
-	return fmt.Sprintf("foreign: %s %d bytes at %#x of process %d: %v", e.Op, e.Len, e.Addr, e.PID, e.Errno)
+	op := "read"
+	if e.Write {
+		op = "write"
+	}
+	return fmt.Sprintf("foreign: %s %d bytes at %#x of process %d: %v", op, e.Len, e.Addr, e.PID, e.Errno)
 }
 
 // Unwrap gives the errno.
