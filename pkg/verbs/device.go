@@ -139,7 +139,7 @@ func (d *Device) handshake() error {
 		}
 		d.bells = append(d.bells, bell)
 	}
-	fds = fds[:0] // all owned by now
+	fds = fds[:2] // what is mapped needs no descriptor; the others have owners now
 	return nil
 }
 
