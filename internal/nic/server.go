@@ -30,7 +30,7 @@ func (a *Adapter) Serve(l *shm.Listener) error {
 	a.mu.Lock()
 	if a.closing {
 		a.mu.Unlock()
-		return errors.Join(fmt.Errorf("nic: serve: adapter %s is closed", a.cfg.Name), l.Close())
+		return l.Close()
 	}
 	a.listeners[l] = struct{}{}
 	a.serving.Add(1)
