@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/softroce/softroce/pkg/bth"
+	"github.com/softroce/softroce/pkg/cq"
 )
 
 // EventKind says what an Event is about.
@@ -25,7 +26,7 @@ const (
 	NoteRetryExceeded    // no answer after Count retries: PSN, Wait is the ACK timeout
 	NoteRNRRetryExceeded // no receive at the peer after Count retries: PSN, Code, Wait
 	NoteRemoteNAK        // the peer refused a request: Syndrome, PSN
-	NoteLocalFault       // a request of this end could not be carried out: PSN
+	NoteLocalFault       // a request of this end could not be carried out: PSN, Status
 )
 
 // IsNote says whether the event is a diagnostic, not one of the verbs.
@@ -37,6 +38,7 @@ type Event struct {
 	Kind            EventKind
 	Code            uint8 // RNR timer code
 	Syndrome        bth.Syndrome
+	Status          cq.Status
 	QPN             bth.QPN
 	PSN             bth.PSN
 	OwnMTU, PeerMTU int // bytes; PeerMTU 0: different, but not known
@@ -70,6 +72,9 @@ func (e *Event) Text() string {
 	case NoteRemoteNAK:
 		return fmt.Sprintf("the peer refused PSN %v: %v", e.PSN, e.Syndrome)
 	case NoteLocalFault:
+		if e.Status == cq.LocQPOpErr {
+			return fmt.Sprintf("the READ or atomic at PSN %v cannot be sent: max_rd_atomic is 0", e.PSN)
+		}
 		return fmt.Sprintf("local memory of the request at PSN %v may not be used so", e.PSN)
 	}
 	if int(e.Kind) < len(eventTexts) {

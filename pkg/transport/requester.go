@@ -203,7 +203,7 @@ func (q *QP) settleLocal(now time.Time) {
 	if r.localErr == 0 || r.cur != 0 {
 		return
 	}
-	q.event(Event{Kind: NoteLocalFault, PSN: r.nxt})
+	q.event(Event{Kind: NoteLocalFault, PSN: r.nxt, Status: r.localErr})
 	q.failHead(r.localErr)
 }
 
