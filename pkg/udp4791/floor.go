@@ -193,6 +193,7 @@ func (f *floor) receive() (int, error) {
 func (f *floor) pump(packets int, c *floorCount) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	var y yielder
 	sent, lost := 0, 0
 	seen, empty, since := int64(-1), int64(0), time.Time{}
 	for {
@@ -216,12 +217,13 @@ func (f *floor) pump(packets int, c *floorCount) error {
 		} else if c.empty.Load() > empty+1 && time.Since(since) > floorStall {
 			lost, seen = sent-int(got), -1
 		}
-		yield()
+		y.yield()
 	}
 }
 
 // drain receives until told to stop.
 func (f *floor) drain(c *floorCount) error {
+	var y yielder
 	for !c.stop.Load() {
 		n, err := f.receive()
 		if err != nil {
@@ -229,7 +231,7 @@ func (f *floor) drain(c *floorCount) error {
 		}
 		if n == 0 {
 			c.empty.Add(1)
-			yield()
+			y.yield()
 			continue
 		}
 		c.got.Add(int64(n))
@@ -239,13 +241,14 @@ func (f *floor) drain(c *floorCount) error {
 
 // echo answers each datagram of there on back.
 func echo(there, back *floor, stop *atomic.Bool) error {
+	var y yielder
 	for !stop.Load() {
 		n, err := there.receive()
 		if err != nil {
 			return err
 		}
 		if n == 0 {
-			yield()
+			y.yield()
 			continue
 		}
 		if _, err := back.send(n); err != nil {
@@ -259,6 +262,7 @@ func echo(there, back *floor, stop *atomic.Bool) error {
 func pings(there, back *floor, n int) (rtt []time.Duration, lost int, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	var y yielder
 	rtt = make([]time.Duration, 0, n)
 	for range n {
 		start := time.Now()
@@ -279,11 +283,22 @@ func pings(there, back *floor, n int) (rtt []time.Duration, lost int, err error)
 				lost++
 				break
 			}
-			yield()
+			y.yield()
 		}
 	}
 	return rtt, lost, nil
 }
 
-// yield gives the processor to whoever waits for it.
-func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+// yielder gives the processor to whoever waits for it. For a goroutine locked
+// to its thread runtime.Gosched costs two thread switches, but without it
+// nothing else runs where GOMAXPROCS is 1: it is called now and then.
+type yielder int
+
+const goschedEvery = 32
+
+func (y *yielder) yield() {
+	if *y++; *y%goschedEvery == 0 {
+		runtime.Gosched()
+	}
+	_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+}

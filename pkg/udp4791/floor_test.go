@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/softroce/softroce/internal/testaddr"
+	"golang.org/x/sys/unix"
 )
 
 func TestFloorCountsWhatCame(t *testing.T) {
@@ -26,17 +26,36 @@ func TestFloorCountsWhatCame(t *testing.T) {
 	}
 }
 
-// A full receive buffer is a silent loss; the measurement ends and tells it.
+// The measurement ends and tells the loss, of some datagrams or all.
 func TestFloorSurvivesLoss(t *testing.T) {
-	addrs := testaddr.Take(t, 2)
-	a := mustOpen(t, Config{Addrs: addrs[:1]})
-	b := mustOpen(t, Config{Addrs: addrs[1:], RecvBuffer: 16 << 10})
-	r, err := Floor(a, b, FloorConfig{Packets: 200, Window: 1 << 20})
-	if err != nil {
-		t.Fatal(err)
+	const random = 1<<32 - 0x1000 + 56 // SKF_AD_OFF + SKF_AD_RANDOM
+	half := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: random},
+		{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, Jf: 1, K: 1},
+		{Code: bpfRetK, K: 0},
+		{Code: bpfRetK, K: 1 << 20},
 	}
-	if r.Packets+r.Lost != 200 || r.Lost == 0 {
-		t.Errorf("got %+v, want losses at a window of 64 receive buffers", r)
+	for name, prog := range map[string][]unix.SockFilter{"some": half, "all": dropProgram()} {
+		t.Run(name, func(t *testing.T) {
+			a, b := pair(t, "ipv4")
+			if err := attachFilter(b.Endpoint(0).FDs()[0], unix.SO_ATTACH_FILTER, prog); err != nil {
+				t.Fatal(err)
+			}
+			r, err := Floor(a, b, FloorConfig{Packets: 200})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Packets+r.Lost != 200 || r.Lost == 0 || (r.Packets == 0) != (name == "all") {
+				t.Errorf("got %+v", r)
+			}
+			r, err = FloorPingPong(a, b, FloorConfig{Packets: 20})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Packets+r.Lost != 20 || r.Lost == 0 {
+				t.Errorf("ping-pong: got %+v", r)
+			}
+		})
 	}
 }
 
