@@ -67,7 +67,9 @@ func newNamespace(path string) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	f.Close()
+	if err := f.Close(); err != nil {
+		return -1, err
+	}
 	type result struct {
 		fd  int
 		err error

@@ -205,8 +205,12 @@ func join(a, b *Host, mtu int) error {
 		h *Host
 		f func(*netlink.Handle, netlink.Link) error
 	}{
-		{a, (*netlink.Handle).LinkSetUp}, {b, (*netlink.Handle).LinkSetUp}, {b, b.addAddrs},
-		{a, (*netlink.Handle).LinkSetDown}, {a, (*netlink.Handle).LinkSetUp}, {a, a.addAddrs},
+		{a, (*netlink.Handle).LinkSetUp},
+		{b, (*netlink.Handle).LinkSetUp},
+		{b, b.addAddrs},
+		{a, (*netlink.Handle).LinkSetDown},
+		{a, (*netlink.Handle).LinkSetUp},
+		{a, a.addAddrs},
 	} {
 		if err := step.h.withLink(step.f); err != nil {
 			return fmt.Errorf("%s: %w", step.h.Name, err)

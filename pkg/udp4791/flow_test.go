@@ -4,8 +4,9 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/softroce/softroce/internal/testaddr"
 	"golang.org/x/sys/unix"
+
+	"github.com/softroce/softroce/internal/testaddr"
 )
 
 // holdPort binds a port of an address for the length of the test.

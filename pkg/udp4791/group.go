@@ -81,8 +81,10 @@ func (g *Group) openAddr(l local) error {
 		g.noteBuffers(fd)
 		if g.cfg.Workers > 1 {
 			if err := joinGroup(fd, w, g.cfg.Workers); err != nil {
-				return &SocketError{Op: "steering by SO_REUSEPORT", Addr: l.addr, Err: err,
-					Reason: "run with one worker"}
+				return &SocketError{
+					Op: "steering by SO_REUSEPORT", Addr: l.addr, Err: err,
+					Reason: "run with one worker",
+				}
 			}
 		}
 		if err := unix.Bind(fd, l.sockaddr(Port)); err != nil {

@@ -5,8 +5,9 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/softroce/softroce/internal/testaddr"
 	"golang.org/x/sys/unix"
+
+	"github.com/softroce/softroce/internal/testaddr"
 )
 
 // waitMillis bounds every wait for something that must come; it is a hang

@@ -43,8 +43,10 @@ func takeLock(l local) (int, error) {
 		}
 		return -1, &BusyError{Addr: l.addr, PID: pid, Command: commandOf(pid), Adapter: true}
 	}
-	return -1, &SocketError{Op: "lock", Addr: l.addr, Err: err,
-		Reason: "the abstract Unix socket " + name + " cannot be bound"}
+	return -1, &SocketError{
+		Op: "lock", Addr: l.addr, Err: err,
+		Reason: "the abstract Unix socket " + name + " cannot be bound",
+	}
 }
 
 // lockHolder asks the kernel who listens on a lock: 0 when nobody does any

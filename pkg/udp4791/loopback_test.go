@@ -2,12 +2,14 @@ package udp4791
 
 import (
 	"bytes"
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
 
-	"github.com/softroce/softroce/internal/testaddr"
 	"golang.org/x/sys/unix"
+
+	"github.com/softroce/softroce/internal/testaddr"
 )
 
 var families = []string{"ipv4", "ipv6"}
@@ -37,7 +39,8 @@ func TestDatagramsAndTheirIPFacts(t *testing.T) {
 					mustSend(t, ea, c.slot)
 					got := collect(t, eb, 1)[0]
 					want := datagram{string(c.slot.Buf), RecvMeta{
-						Src: netip.AddrPortFrom(src, port), Dst: dst, TOS: c.tos, TTL: c.ttl}}
+						Src: netip.AddrPortFrom(src, port), Dst: dst, TOS: c.tos, TTL: c.ttl,
+					}}
 					if got != want {
 						t.Errorf("got  %+v\nwant %+v", got, want)
 					}
@@ -226,13 +229,13 @@ func TestClosedGroupAnswersErrClosed(t *testing.T) {
 	if err := g.Close(); err != nil {
 		t.Errorf("second close: %v", err)
 	}
-	if _, err := e.ReadBatch(); err != ErrClosed {
+	if _, err := e.ReadBatch(); !errors.Is(err, ErrClosed) {
 		t.Errorf("ReadBatch: %v", err)
 	}
-	if _, err := e.WriteBatch(make([]SendSlot, 1)); err != ErrClosed {
+	if _, err := e.WriteBatch(make([]SendSlot, 1)); !errors.Is(err, ErrClosed) {
 		t.Errorf("WriteBatch: %v", err)
 	}
-	if _, _, err := e.OpenFlow(g.Addrs()[0], 0, 0); err != ErrClosed {
+	if _, _, err := e.OpenFlow(g.Addrs()[0], 0, 0); !errors.Is(err, ErrClosed) {
 		t.Errorf("OpenFlow: %v", err)
 	}
 }

@@ -8,9 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/softroce/softroce/internal/testaddr"
 	"github.com/softroce/softroce/internal/testnet"
-	"golang.org/x/sys/unix"
 )
 
 // Debian's default buffer, with which all speed and loss tests also run.

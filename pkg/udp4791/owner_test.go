@@ -11,9 +11,10 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/softroce/softroce/internal/testaddr"
 	"github.com/softroce/softroce/internal/testnet"
-	"golang.org/x/sys/unix"
 )
 
 // helperEnv makes the test binary a second program: "hold ADDR" opens a group,
@@ -73,7 +74,12 @@ func otherProgram(t *testing.T, what string) int {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { in.Close(); cmd.Wait() })
+	t.Cleanup(func() {
+		in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("helper %q: %v", what, err)
+		}
+	})
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if line != "ready\n" {
 		t.Fatalf("helper %q: %q, %v", what, line, err)
@@ -139,7 +145,7 @@ func TestHolderIsKnownAfterManyAttempts(t *testing.T) {
 	if !full {
 		t.Fatalf("the queue still takes connections after %d", 2*lockBacklog)
 	}
-	wantBusy(t, a, 1, pid, fmt.Sprint("pid ", pid))
+	_ = wantBusy(t, a, 1, pid, fmt.Sprint("pid ", pid))
 }
 
 func TestF62TwoAdaptersInOneProcessWorkTogether(t *testing.T) {

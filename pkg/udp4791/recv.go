@@ -108,8 +108,10 @@ func (b *rxBatch) fill(from, n int, l *local) {
 		h := &b.hdrs[i]
 		s := &b.slots[i]
 		s.Buf = b.bufs[i][:h.n]
-		s.Meta = RecvMeta{Src: b.names[i].addrPort(), Dst: l.addr,
-			Truncated: h.hdr.Flags&unix.MSG_TRUNC != 0}
+		s.Meta = RecvMeta{
+			Src: b.names[i].addrPort(), Dst: l.addr,
+			Truncated: h.hdr.Flags&unix.MSG_TRUNC != 0,
+		}
 		s.Meta.TOS, s.Meta.TTL = b.ctrls[i].tosTTL(int(h.hdr.Controllen))
 		b.reset(i)
 	}

@@ -110,8 +110,10 @@ func newSocket(l local, extra []option, missing *[]string) (int, error) {
 				continue
 			}
 			unix.Close(fd)
-			return -1, &SocketError{Op: "set " + o.name, Addr: l.addr, Err: err,
-				Reason: "this kernel or sandbox does not offer what the adapter needs"}
+			return -1, &SocketError{
+				Op: "set " + o.name, Addr: l.addr, Err: err,
+				Reason: "this kernel or sandbox does not offer what the adapter needs",
+			}
 		}
 	}
 	return fd, nil
@@ -165,9 +167,11 @@ func explainBind(l local, err error) error {
 		}
 		return &AddrError{Addr: l.addr, Reason: reason, Err: err}
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		return &SocketError{Op: fmt.Sprintf("bind port %d", Port), Addr: l.addr, Err: err,
+		return &SocketError{
+			Op: fmt.Sprintf("bind port %d", Port), Addr: l.addr, Err: err,
 			Reason: fmt.Sprintf("a security policy forbids it, or sysctl net.ipv4.ip_unprivileged_port_start is above %d"+
-				" and CAP_NET_BIND_SERVICE is missing", Port)}
+				" and CAP_NET_BIND_SERVICE is missing", Port),
+		}
 	case errors.Is(err, unix.ENODEV):
 		return &AddrError{Addr: l.addr, Reason: "on an interface that this host does not have", Err: err}
 	}

@@ -6,8 +6,9 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/softroce/softroce/internal/testnet"
 	"golang.org/x/sys/unix"
+
+	"github.com/softroce/softroce/internal/testnet"
 )
 
 // sniffer is a packet socket on a host's end of the link. It sees IP packets
