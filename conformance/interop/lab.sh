@@ -61,7 +61,11 @@ build_programs() {
     cd "$REPO" || return
     export CGO_ENABLED=0
     go build -o "$RUN/bin/peer" ./conformance/interop/peer >"$LOGS/build.log" 2>&1 || return 1
-    [ "$guests" = 2 ] || go build -o "$RUN/bin/softroce" ./cmd/softroce >>"$LOGS/build.log" 2>&1
+    if [ -n "$program" ]; then
+        install -m 755 "$program" "$RUN/bin/softroce" >>"$LOGS/build.log" 2>&1
+    elif [ "$guests" = 1 ]; then
+        go build -o "$RUN/bin/softroce" ./cmd/softroce >>"$LOGS/build.log" 2>&1
+    fi
 }
 
 make_network() {
@@ -143,7 +147,7 @@ cleanup() {
     [ -z "$NS" ] || ip netns del "$NS" 2>/dev/null || true
     [ -z "$PARTIAL" ] || rm -rf --one-file-system "$PARTIAL"
     [ -z "$RUN" ] || rm -rf "$RUN"
-    if [ -n "$LOGS" ]; then
+    if [ -n "$LOGS" ] && ! rmdir "$LOGS" 2>/dev/null; then
         if [ $status = 0 ] && [ "$LOGS" = "$RUN-logs" ] && [[ " ${args[*]} " != *' -keep '* ]]; then
             rm -rf "$LOGS"
         else

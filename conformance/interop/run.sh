@@ -15,7 +15,7 @@ REPO=$(cd "$HERE/../.." && pwd)
 
 usage() {
     cat <<-'U'
-	usage: run.sh [-r] [-k] [-s] [-l] [-f] [-o DIR] [REGEXP]
+	usage: run.sh [-r] [-k] [-s] [-l] [-f] [-o DIR] [-b FILE] [REGEXP]
 	  REGEXP  run only the cases whose name it matches
 	  -r      reference run: a second guest takes softroce's place, so kernel rxe meets kernel rxe
 	  -k      keep the captures and logs of passed cases too
@@ -23,12 +23,13 @@ usage() {
 	  -l      list the cases and stop
 	  -f      build the guest's image afresh
 	  -o DIR  put logs and captures there (default: a directory of their own under TMPDIR)
+	  -b FILE test this softroce command instead of building it
 	U
 }
 
-# Read by lab.sh, too: guests, args.
-guests=1 args=() shell='' list='' fresh='' out=''
-while getopts rkslfo:h option; do
+# Read by lab.sh, too: guests, args, program.
+guests=1 args=() program='' shell='' list='' fresh='' out=''
+while getopts rkslfo:b:h option; do
     case $option in
         r) guests=2; args+=(-reference) ;;
         k) args+=(-keep) ;;
@@ -36,6 +37,7 @@ while getopts rkslfo:h option; do
         l) list=yes ;;
         f) fresh=yes ;;
         o) out=$OPTARG ;;
+        b) program=$OPTARG ;;
         h) usage; exit 0 ;;
         *) usage >&2; exit 2 ;;
     esac

@@ -252,6 +252,9 @@ func (l *lab) check(ctx context.Context, c testCase, pcap string, missed int, pa
 	}
 	log("captured %d packets, missed %d", w.packets, missed)
 	if w.packets == 0 {
+		if !passed {
+			return nil // it did not come that far
+		}
 		return errors.New("no RoCE packet was seen on the wire")
 	}
 	l.captures = append(l.captures, recorded{pcap, w.packets})

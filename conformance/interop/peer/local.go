@@ -91,7 +91,7 @@ func (e *localEnd) Open(o openRequest) (identity, error) {
 		return id, err
 	}
 	return identity{
-		QPN: uint32(e.qp.Num()), GID: gid.Addr().String(), Addr: e.mr.Addr(), RKey: uint32(e.mr.RKey()),
+		QPN: uint32(e.qp.Num()), GID: netip.AddrFrom16(gid).StringExpanded(), Addr: e.mr.Addr(), RKey: uint32(e.mr.RKey()),
 	}, nil
 }
 
