@@ -478,9 +478,11 @@ func TestKeysDieWithTheProgram(t *testing.T) {
 	t.Run("program", func(t *testing.T) {
 		r := rawHello(t, a)
 		key = r.sharedMR(r.pd(), 4096)
+		a.mu.Lock()
 		for n := range a.pds {
 			pd = n
 		}
+		a.mu.Unlock()
 		if _, err := a.keys.Remote(key.RKey, pd, 0x10000, 8, mrtable.AccessRemoteWrite); err != nil {
 			t.Fatal(err)
 		}

@@ -245,7 +245,13 @@ func (p *program) queryQP(m *uapi.HandleRequest) (reply, error) {
 		return reply{}, errHandle("queue pair", m.Handle)
 	}
 	var r uapi.QueryQPReply
-	if !o.worker.do(func() { o.qp.engine.Query(&r.Attr) }) {
+	ran := o.worker.do(func() {
+		o.qp.engine.Query(&r.Attr)
+		if o.qp.dead {
+			r.Attr.State, r.Attr.CurState = qpstate.Err, qpstate.Err
+		}
+	})
+	if !ran {
 		return reply{}, p.a.errStopped()
 	}
 	r.Attr.Cap = o.caps

@@ -80,6 +80,7 @@ type (
 		sq, rq ringArea
 		worker *worker
 		caps   qpstate.Cap // actual
+		told   bool        // QP_FATAL was posted for a stopped one
 		kind   qpstate.Type
 	}
 )
@@ -145,23 +146,30 @@ func (p *program) killQPs(reason string) {
 	defer p.mu.Unlock()
 	n := 0
 	for handle, o := range p.qps.byHandle {
-		o.worker.do(func() { o.worker.killQP(o.qp) })
-		p.postAsync(eventQPFatal, asyncQP, handle)
+		var stopped bool
+		o.worker.do(func() { stopped = o.worker.killQP(o.qp) })
+		if stopped && !o.told {
+			o.told = true
+			p.postAsync(eventQPFatal, asyncQP, handle)
+		}
 		n++
 	}
 	p.a.control.faults.Add(1)
 	p.a.log.Warn("queue pairs of a program ended", "adapter", p.a.cfg.Name, "pid", p.pid, "uid", p.uid, "reason", reason, "qps", n)
 }
 
-// killQP ends a queue pair; on its worker's goroutine.
-func (w *worker) killQP(q *qp) {
+// killQP ends a queue pair and tells its program; on its worker's goroutine.
+// One that a fault stopped in its tracks is not touched any more, since its
+// engine may be half-way through something: stopped is true, and the caller
+// tells the program.
+func (w *worker) killQP(q *qp) (stopped bool) {
 	if q.dead || q.removed {
-		return
+		return q.dead
 	}
-	w.current = q
 	q.engine.Fatal(w.now)
-	w.current = nil
+	w.settle(q)
 	w.active.push(q)
+	return false
 }
 
 // errStopped is the answer to a request that needs a worker when the workers

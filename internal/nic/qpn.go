@@ -28,25 +28,21 @@ const (
 type qpnAllocator struct {
 	mu     sync.Mutex
 	secret uint64
-	next   [steerKeys]uint32 // counters, modulo 1<<21
+	bits   uint              // of a number without its key: 21, fewer in tests
+	next   [steerKeys]uint32 // counters, modulo 1<<bits
 	used   map[bth.QPN]struct{}
 	load   [steerKeys]int
 }
 
 func newQPNAllocator(secret uint64) *qpnAllocator {
-	a := &qpnAllocator{secret: secret, used: make(map[bth.QPN]struct{})}
+	a := &qpnAllocator{secret: secret, bits: qpnBits - steerBits, used: make(map[bth.QPN]struct{})}
 	for i := range a.next {
-		a.next[i] = uint32(mix(secret+uint64(i))) & qpnIndexMask
+		a.next[i] = uint32(mix(secret + uint64(i)))
 	}
 	return a
 }
 
-const (
-	qpnIndexBits = qpnBits - steerBits // 21
-	qpnIndexMask = 1<<qpnIndexBits - 1
-	halfBits     = (qpnIndexBits + 1) / 2 // 11: the permutation works on 22 bits
-	halfMask     = 1<<halfBits - 1
-)
+func (a *qpnAllocator) mask() uint32 { return 1<<a.bits - 1 }
 
 // mix is a 64-bit finaliser (the one of SplitMix64).
 func mix(x uint64) uint64 {
@@ -56,17 +52,19 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// permute maps 0..2^21-1 onto itself, one to one: a four-round Feistel
-// network on 22 bits, walked until it lands inside.
+// permute maps 0..2^bits-1 onto itself, one to one: a four-round Feistel
+// network on the next even number of bits, walked until it lands inside.
 func (a *qpnAllocator) permute(key int, x uint32) uint32 {
+	half := (a.bits + 1) / 2
+	halfMask := uint32(1)<<half - 1
 	for {
-		l, r := x>>halfBits, x&halfMask
+		l, r := x>>half, x&halfMask
 		for round := range uint64(4) {
 			f := mix(a.secret ^ uint64(key)<<56 ^ round<<48 ^ uint64(r))
 			l, r = r, l^uint32(f)&halfMask
 		}
-		x = l<<halfBits | r
-		if x <= qpnIndexMask {
+		x = l<<half | r
+		if x <= a.mask() {
 			return x
 		}
 	}
@@ -84,11 +82,11 @@ func (a *qpnAllocator) alloc(worker, workers int) (bth.QPN, error) {
 		}
 	}
 	if key < 0 {
-		return 0, refuse(syscall.EINVAL, "create QP: no QPN steers to worker %d of %d", worker, workers)
+		return 0, refuse(syscall.EINVAL, "no QPN steers to worker %d of %d", worker, workers)
 	}
-	for range qpnIndexMask + 1 {
-		x := a.permute(key, a.next[key])
-		a.next[key] = (a.next[key] + 1) & qpnIndexMask
+	for range a.mask() + 1 {
+		x := a.permute(key, a.next[key]&a.mask())
+		a.next[key]++
 		q := bth.QPN(x<<steerBits | uint32(key))
 		if q < firstQPN || q == bth.MulticastQPN {
 			continue
@@ -100,7 +98,7 @@ func (a *qpnAllocator) alloc(worker, workers int) (bth.QPN, error) {
 		a.load[key]++
 		return q, nil
 	}
-	return 0, refuse(syscall.ENOMEM, "create QP: all %d QPNs of steering key %d are in use", qpnIndexMask+1, key)
+	return 0, refuse(syscall.ENOMEM, "all %d QPNs of steering key %d are in use", a.mask()+1, key)
 }
 
 // free gives q back.

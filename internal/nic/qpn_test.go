@@ -9,10 +9,10 @@ import (
 func TestQPNPermutationIsOneToOne(t *testing.T) {
 	a := newQPNAllocator(0x1234)
 	for _, key := range []int{0, 5} {
-		seen := make([]uint64, (qpnIndexMask+1)/64)
-		for x := range uint32(qpnIndexMask + 1) {
+		seen := make([]uint64, (a.mask()+1)/64)
+		for x := range a.mask() + 1 {
 			y := a.permute(key, x)
-			if y > qpnIndexMask || seen[y/64]&(1<<(y%64)) != 0 {
+			if y > a.mask() || seen[y/64]&(1<<(y%64)) != 0 {
 				t.Fatalf("key %d: permute(%#x) = %#x: outside or second time", key, x, y)
 			}
 			seen[y/64] |= 1 << (y % 64)
@@ -76,13 +76,13 @@ func TestQPNIsNotSoonReused(t *testing.T) {
 
 func TestQPNRunsOutAndRecovers(t *testing.T) {
 	a := newQPNAllocator(3)
+	a.bits = 9 // 2^9 numbers a key, and no multicast QPN among them
 	var last bth.QPN
 	for i := 0; ; i++ {
 		q, err := a.alloc(7, 8)
 		if err != nil {
-			// Key 7 lacks only the multicast QPN.
-			if i != qpnIndexMask {
-				t.Fatalf("out of QPNs after %d, want %d: %v", i, qpnIndexMask, err)
+			if i != 512 {
+				t.Fatalf("out of QPNs after %d, want 512: %v", i, err)
 			}
 			break
 		}
@@ -91,5 +91,26 @@ func TestQPNRunsOutAndRecovers(t *testing.T) {
 	a.free(last)
 	if q, err := a.alloc(7, 8); err != nil || q != last {
 		t.Fatalf("after a free: got %#x, %v, want %#x", uint32(q), err, uint32(last))
+	}
+}
+
+// The reserved numbers are never handed out.
+func TestQPNSkipsReserved(t *testing.T) {
+	a := newQPNAllocator(5)
+	a.bits = 4
+	for key := range 2 { // 0 and 1 steer to keys 0 and 1
+		n := 0
+		for ; ; n++ {
+			q, err := a.alloc(key, 8)
+			if err != nil {
+				break
+			}
+			if q < 2 {
+				t.Fatalf("QPN %d handed out", q)
+			}
+		}
+		if n != 15 {
+			t.Errorf("key %d gave %d numbers, want 15", key, n)
+		}
 	}
 }
