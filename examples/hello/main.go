@@ -1,6 +1,4 @@
-// Command hello is the shortest softroce program: two adapters in one process,
-// an RDMA WRITE from one to the other, and the bytes compared. With a daemon,
-// verbs.Open replaces adapter.Start and Open.
+// Command hello writes into another adapter's memory.
 package main
 
 import (
@@ -12,42 +10,35 @@ import (
 	"github.com/softroce/softroce/pkg/verbs"
 )
 
-// end is what a program holds of an adapter.
-type end struct {
-	cq *verbs.CQ
-	mr *verbs.MR
-	qp *verbs.QP
-	id verbs.RCPeer
-}
-
-func open(addr string, psn verbs.PSN) end {
-	a := must(adapter.Start(adapter.Config{Addrs: []netip.Addr{netip.MustParseAddr(addr)}}))
-	dev := must(a.Open())
-	pd := must(dev.AllocPD())
-	cq := must(dev.CreateCQ(16, nil, 0))
-	mr := must(pd.AllocMR(4096, verbs.AccessLocalWrite|verbs.AccessRemoteWrite))
-	qp := must(pd.CreateQP(&verbs.QPInitAttr{
-		Type: verbs.RC, SendCQ: cq, RecvCQ: cq,
-		Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1},
-	}))
-	return end{cq, mr, qp, verbs.RCPeer{QPN: qp.Num(), PSN: psn, GID: must(dev.QueryGID(0))}}
-}
-
 func main() {
-	a, b := open("127.0.0.1", 100), open("127.0.0.2", 200)
-	check(a.qp.ConnectRC(b.id, verbs.RCConfig{PSN: a.id.PSN}))
-	check(b.qp.ConnectRC(a.id, verbs.RCConfig{PSN: b.id.PSN}))
+	devA, devB := open("127.0.0.1"), open("127.0.0.2") // on a host with a daemon: verbs.Open(nil)
+	cqA, mrA, qpA := build(devA)
+	_, mrB, qpB := build(devB)
+	peerA := verbs.RCPeer{QPN: qpA.Num(), PSN: 100, GID: must(devA.QueryGID(0))}
+	peerB := verbs.RCPeer{QPN: qpB.Num(), PSN: 200, GID: must(devB.QueryGID(0))}
+	check(qpA.ConnectRC(peerB, verbs.RCConfig{PSN: peerA.PSN}))
+	check(qpB.ConnectRC(peerA, verbs.RCConfig{PSN: peerB.PSN}))
 
-	n := copy(a.mr.Bytes(), "hello, RDMA")
-	_, err := a.qp.PostSend(verbs.SendWR{
+	n := copy(mrA.Bytes(), "hello, RDMA")
+	must(qpA.PostSend(verbs.SendWR{
 		Opcode: verbs.WRRDMAWrite, Flags: verbs.SendSignaled,
-		SGList: []verbs.SGE{a.mr.SGE(0, n)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey(),
-	})
-	check(err)
+		SGList: []verbs.SGE{mrA.SGE(0, n)}, RemoteAddr: mrB.Addr(), RKey: mrB.RKey(),
+	}))
 	var wc [1]verbs.WC
-	for must(a.cq.Poll(wc[:])) == 0 {
+	for must(cqA.Poll(wc[:])) == 0 {
 	}
-	fmt.Printf("%v: %q arrived at %v\n", wc[0].Status, b.mr.Bytes()[:n], b.id.GID.Addr())
+	fmt.Printf("%v: %q is in the memory of %v\n", wc[0].Status, mrB.Bytes()[:n], peerB.GID.Addr())
+}
+
+func open(addr string) *verbs.Device {
+	return must(must(adapter.Start(adapter.Config{Addrs: []netip.Addr{netip.MustParseAddr(addr)}})).Open())
+}
+
+func build(dev *verbs.Device) (*verbs.CQ, *verbs.MR, *verbs.QP) {
+	pd, cq := must(dev.AllocPD()), must(dev.CreateCQ(16, nil, 0))
+	mr := must(pd.AllocMR(4096, verbs.AccessLocalWrite|verbs.AccessRemoteWrite))
+	limits := verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}
+	return cq, mr, must(pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, Cap: limits}))
 }
 
 func must[T any](v T, err error) T {

@@ -194,7 +194,7 @@ func (w *worker) commands() int {
 
 // run is the worker's goroutine. It is not locked to a thread: a locked
 // goroutine that yields hands its P to another thread and back, which costs
-// hundreds of times more (docs/adr/0004-workers-not-locked.md).
+// hundreds of times more (docs/adr/0006-workers-not-locked.md).
 func (w *worker) run() {
 	defer close(w.done)
 	debug.SetPanicOnFault(true)
