@@ -91,25 +91,41 @@ func (l *lab) otherEnd(log logf) (*side, error) {
 	return &side{name: "softroce", end: end}, err
 }
 
-// verbs plays one case over a connection of its own.
+// verbs plays one case over connections of its own.
 func (l *lab) verbs(c verbsCase, guestRequests bool, log logf) error {
+	var links []*link
+	for i := range max(1, c.connections) {
+		req, resp, err := l.sides(log)
+		if err != nil {
+			return err
+		}
+		if !guestRequests {
+			req, resp = resp, req
+		}
+		defer req.end.Close()
+		defer resp.end.Close()
+		links = append(links, newLink(fmt.Sprint(c.name, i), c.setup, req, resp, log))
+	}
+	if c.runMany != nil {
+		c.runMany(links)
+	} else {
+		c.run(links[0])
+	}
+	return nil
+}
+
+// sides opens an end in the guest and the one that meets it.
+func (l *lab) sides(log logf) (*side, *side, error) {
 	guestEnd, err := dialRemote(l.guest.peer(), log)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	req := &side{name: l.guest.name(), end: guestEnd}
-	resp, err := l.otherEnd(log)
+	other, err := l.otherEnd(log)
 	if err != nil {
 		guestEnd.Close()
-		return err
+		return nil, nil, err
 	}
-	if !guestRequests {
-		req, resp = resp, req
-	}
-	defer req.end.Close()
-	defer resp.end.Close()
-	c.run(newLink(c.name, c.setup, req, resp, log))
-	return nil
+	return &side{name: l.guest.name(), end: guestEnd}, other, nil
 }
 
 // play runs the cases one after the other; the exit status.

@@ -102,11 +102,6 @@ func newLink(name string, s setup, req, resp *side, log logf) *link {
 	return l
 }
 
-func (l *link) close() {
-	l.req.end.Close()
-	l.resp.end.Close()
-}
-
 func (l *link) random(n int) []byte {
 	b := make([]byte, n+7)
 	for i := 0; i+8 <= len(b); i += 8 {

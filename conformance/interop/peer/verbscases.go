@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/binary"
 	"math"
+	"strings"
 )
 
 // A verbsCase is played once from each end.
@@ -11,6 +12,9 @@ type verbsCase struct {
 	about string
 	setup setup
 	run   func(l *link)
+	// connections is how many links the case has at once, 0 for one; runMany plays on all of them then.
+	connections int
+	runMany     func(ls []*link)
 	// impaired cases run while the guest drops, doubles and reorders packets both ways.
 	impaired bool
 	// shows is what the capture of the case must hold at least: see wire.count.
@@ -49,6 +53,9 @@ var verbsCases = []verbsCase{
 		shows: map[string]int{"psn 0xffffff": 1, "psn 0x000000": 1},
 	},
 	{name: "large", about: "1 MiB each of SEND, WRITE and READ", setup: setup{mtu: 4096, size: 4 << 20}, run: caseLarge},
+	{name: "bulk", about: "64 KiB WRITEs and READs, many outstanding", setup: setup{mtu: 4096, size: 4 << 20}, run: caseBulk},
+	{name: "connections", about: "eight connections at once", connections: 8, runMany: caseConnections},
+	{name: "receive-too-small", about: "a SEND larger than its receive", run: caseReceiveTooSmall},
 	{
 		name: "rnr", about: "receives posted late", setup: setup{rnrTimer: 20}, run: caseRNR,
 		shows: map[string]int{"rnr nak": 1},
@@ -241,6 +248,53 @@ func caseLarge(l *link) {
 	l.resp.recv(l.resp.take(n))
 	l.req.post(l.req.sendWR(l.req.take(n)), l.req.writeWR(l.req.take(n)), l.req.readWR(n))
 	l.settle()
+}
+
+func caseBulk(l *link) {
+	for range 3 {
+		l.req.next, l.resp.next = 0, 0
+		var batch []sendWR
+		for range 24 {
+			batch = append(batch, l.req.writeWR(l.req.take(65536)), l.req.readWR(65536))
+		}
+		l.req.post(batch...)
+		l.req.collect()
+	}
+	l.settle()
+}
+
+func caseConnections(ls []*link) {
+	batches := make([][]sendWR, len(ls))
+	for i, l := range ls {
+		batches[i] = mixed(l.req, 4)
+	}
+	for part := range 4 {
+		for i, l := range ls {
+			l.req.post(batches[i][8*part:][:8]...)
+		}
+	}
+	for _, l := range ls {
+		l.settle()
+	}
+}
+
+// caseReceiveTooSmall: rxe answers NAK 0x63 (remote operational error), where the specification has 0x61, so the statuses
+// depend on who responds.
+func caseReceiveTooSmall(l *link) {
+	l.resp.recv(l.resp.take(100))
+	r := l.resp.recvs[0]
+	l.resp.recv(l.resp.take(100))
+	l.resp.recvs = l.resp.recvs[1:]
+	sender, receiver := statusRemInvReq, statusLocLen
+	if strings.HasPrefix(l.resp.name, "guest") {
+		sender, receiver = statusRemOp, statusLocQPOp
+	}
+	l.req.postRefused(l.req.sendWR(l.req.take(101)), sender)
+	l.resp.want = append(l.resp.want, completion{ID: r.ID, Status: receiver})
+	l.resp.flushed()
+	l.settle()
+	l.req.mustBeBroken()
+	l.resp.mustBeBroken()
 }
 
 // noneYet fails when a completion comes within ms although none can.
