@@ -178,6 +178,15 @@ var rules = []rule{
 	},
 
 	{
+		path: "internal/demo", is: "every verb once between two adapters that meet over UDP only", never: "a benchmark",
+		may: join(leaves, []string{"pkg/adapter", "pkg/verbs"}), testsMay: edgeTests,
+	},
+	{
+		path: "internal/e2e", is: "tests of whole processes: daemon, programs, and the death of each", never: "code but its tests",
+		testsMay: join(edgeTests, public, []string{"internal/uapi", "internal/shm"}), unix: true,
+	},
+
+	{
 		path: "pkg/verbs", is: "what a program holds, in the verbs manual's terms", never: "the engine",
 		may: join(leaves, []string{"internal/uapi", "internal/shm", "internal/shm/foreign"}), testsMay: join(edgeTests, []string{"pkg/adapter"}), unix: true,
 	},
