@@ -1,6 +1,7 @@
 package transport_test
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 	"time"
@@ -261,6 +262,11 @@ func (e *end) poll(now time.Time) []byte {
 	h := bth.NetHeader{Src: tx.Path.Src, Dst: tx.Path.Dst, SrcPort: tx.Path.SrcPort, DstPort: 4791}
 	if want := bth.ICRC(h.Seed(n), p.Covered()); p.ICRC() != want || tx.ICRC != want {
 		e.t.Fatalf("%v: ICRC %#x, told %#x, want %#x", p.Opcode, p.ICRC(), tx.ICRC, want)
+	}
+	f := p.BTH().Fields()
+	if !f.MigReq || f.PKey != 0xFFFF || f.FECN || f.BECN || f.Resv6 != 0 || f.Resv7 != 0 || f.TVer != 0 ||
+		!bytes.Equal(p.PadBytes(), make([]byte, p.Pad)) || !p.Aligned() {
+		e.t.Fatalf("header fields %+v, pad %x", f, p.PadBytes())
 	}
 	if tx.Opcode != p.Opcode || tx.PSN != p.BTH().PSN() {
 		e.t.Fatalf("told %v %v, built %v %v", tx.Opcode, tx.PSN, p.Opcode, p.BTH().PSN())

@@ -1,0 +1,202 @@
+package transport_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/softroce/softroce/internal/simnet"
+	"github.com/softroce/softroce/pkg/bth"
+	"github.com/softroce/softroce/pkg/qpstate"
+	"github.com/softroce/softroce/pkg/wq"
+)
+
+// FuzzNetwork lets bytes choose what happens to each packet of a working pair:
+// drop, double, hold back, corrupt. Everything completes once, in order and with
+// the right bytes, or the retries are used up; nothing stands still.
+func FuzzNetwork(f *testing.F) {
+	f.Add([]byte{}, uint16(0))
+	f.Add([]byte{1, 0, 2, 0, 3, 0, 4, 0x1F, 0x2F}, uint16(1))
+	f.Add(bytes.Repeat([]byte{0, 0, 0, 1}, 50), uint16(2))
+	f.Add(bytes.Repeat([]byte{0x12, 0, 0x24}, 60), uint16(3))
+	f.Add(bytes.Repeat([]byte{3}, 300), uint16(4))
+	f.Fuzz(func(t *testing.T, fates []byte, seed uint16) {
+		c := pairOf(uint64(seed), 0)
+		c.ops = 12
+		c.net.Choose = func(seq uint64, size int) (fate simnet.Fate) {
+			if seq >= uint64(len(fates)) || seq > 4000 {
+				return fate
+			}
+			b := fates[seq]
+			hold := time.Duration(b>>3) * 10 * time.Microsecond
+			switch b & 7 {
+			case 1:
+				fate.Drop = true
+			case 2:
+				fate.Copies = 1 + int(b>>6)
+			case 3:
+				fate.Hold = hold
+			case 4:
+				fate.Corrupt = 1 + int(b>>6)
+			case 5:
+				fate.Copies, fate.Hold = 1, hold
+			}
+			return fate
+		}
+		w := newWorld(t, c)
+		if err := w.run(); err != nil && !bytes.Contains([]byte(err.Error()), []byte("_ERR")) {
+			t.Error(err)
+		}
+	})
+}
+
+// FuzzPackets gives a queue pair that has work of its own a series of packets made
+// of arbitrary bytes. It must not panic, nor touch memory that no right covers.
+// The bytes are commands: a length, then that many bytes of a packet whose P_Key,
+// key and PSN are mostly brought into range, so that the depths are reached.
+func FuzzPackets(f *testing.F) {
+	names, err := filepath.Glob("../bth/testdata/captures/rc_*.pcap")
+	if err != nil || len(names) == 0 {
+		f.Fatalf("no captures: %v", err)
+	}
+	for _, n := range names {
+		raw, err := os.ReadFile(n)
+		if err != nil {
+			f.Fatal(err)
+		}
+		var seed []byte
+		for at := 24; at+16+42 < len(raw) && len(seed) < 4000; {
+			size := int(raw[at+8]) | int(raw[at+9])<<8
+			end := at + 16 + size
+			if end > len(raw) {
+				break
+			}
+			pkt := raw[at+16+42 : end]
+			seed = append(seed, byte(min(len(pkt), 255)), 0)
+			seed = append(seed, pkt[:min(len(pkt), 255)]...)
+			at = end
+		}
+		f.Add(seed)
+	}
+	f.Fuzz(fuzzPackets)
+}
+
+func fuzzPackets(t *testing.T, data []byte) {
+	const size = 1 << 16
+	o := options{mtu: bth.MTU256, memSize: size, timeout: 8, retry: 3}.withDefaults()
+	a, b := newEnd(t, 0x11, 1, o), newEnd(t, 0x22, 2, o)
+	a.to(qpstate.RTS, b, o)
+	// A second region that only this side may use.
+	secret := append([]byte(nil), a.mem...)
+	r, err := a.keys.Register(1, a.mem, 0x900000, size, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.keys.Mark(a.mr); err != nil { // the remote rights cover the upper half only
+		t.Fatal(err)
+	}
+	if a.mr, err = a.keys.Register(1, a.mem[size/2:], memBase, size/2, allAccess, 0); err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < 6; i++ {
+		for _, op := range []wq.Opcode{wq.Send, wq.RDMAWrite, wq.RDMARead, wq.AtomicFetchAndAdd} {
+			n := 700
+			sge := wq.SGE{Addr: 0x900000, Length: uint32(n), LKey: r.LKey()}
+			if op == wq.RDMARead || op == wq.AtomicFetchAndAdd {
+				sge = a.sge(0, n)
+			}
+			if op == wq.AtomicFetchAndAdd {
+				sge.Length = 8
+			}
+			a.post(start, wq.SendWR{Opcode: op, Flags: wq.SendSignaled, SGList: []wq.SGE{sge}})
+		}
+		a.postRecv(start, uint64(i), a.sge(1024*i, 1024))
+	}
+	now := start
+	drain := func() {
+		for i := 0; ; i++ {
+			n, _ := a.qp.PollTransmit(now, a.buf[:])
+			if n == 0 {
+				return
+			}
+			if i > 1<<16 {
+				t.Fatal("endless transmission")
+			}
+		}
+	}
+	drain()
+	for len(data) > 2 {
+		n, how := int(data[0])+int(data[1]&1)*256, data[1]
+		data = data[2:]
+		n = min(n, len(data))
+		p := append([]byte(nil), data[:n]...)
+		data = data[n:]
+		if how&2 != 0 {
+			now = now.Add(time.Duration(how) * 50 * time.Microsecond)
+			a.qp.HandleTimeout(now)
+		}
+		steer(a, p, how)
+		a.parsed.Src, a.parsed.Dst = b.gid, a.gid
+		if a.parsed.Parse(p) == nil {
+			a.qp.HandlePacket(now, &a.parsed)
+		}
+		if how&4 == 0 {
+			drain()
+		}
+	}
+	for i := 0; i < 1000 && !a.qp.NextTimeout().IsZero(); i++ {
+		now = a.qp.NextTimeout()
+		a.qp.HandleTimeout(now)
+		drain()
+	}
+	if !bytes.Equal(secret[:size/2], a.mem[:size/2]) {
+		t.Error("memory without a remote right changed")
+	}
+	if d := a.qp.NextTimeout(); !d.IsZero() {
+		t.Error("the timer never ends")
+	}
+}
+
+// steer brings a packet's class, P_Key, PSN and key into range, unless how says
+// not to.
+func steer(e *end, p []byte, how byte) {
+	if len(p) < bth.BTHLen+bth.ICRCLen || how&8 != 0 {
+		return
+	}
+	p[0] &= 0x1F
+	p[1] &= 0xF0
+	p[2], p[3] = 0xFF, 0xFF
+	var attr qpstate.Attr
+	e.qp.Query(&attr)
+	psn := attr.RQPSN
+	info := bth.Opcode(p[0]).Info()
+	if info.Response {
+		psn = 0x100
+		if how&16 != 0 {
+			psn = attr.SQPSN
+		}
+	}
+	psn = psn.Add(uint32(int32(int8(p[11])) >> 3 & 0xFFFFFF))
+	if how&32 != 0 && !info.Response {
+		psn = attr.RQPSN
+	}
+	p[9], p[10], p[11] = byte(psn>>16), byte(psn>>8), byte(psn)
+	at := bth.BTHLen
+	if len(p) < at+16+bth.ICRCLen || !info.Headers.Has(bth.HasRETH) && !info.Headers.Has(bth.HasAtomicETH) {
+		return
+	}
+	key := uint32(e.mr.RKey())
+	p[at+8], p[at+9], p[at+10], p[at+11] = byte(key>>24), byte(key>>16), byte(key>>8), byte(key)
+	if how&64 == 0 {
+		copy(p[at:at+6], []byte{0, 0, 0, 0, 0, 1})
+	}
+	if how&128 == 0 && info.Headers.Has(bth.HasRETH) {
+		n := len(p) - info.HeaderLen - bth.ICRCLen
+		if info.Op == bth.OpReadRequest || info.Position == bth.First {
+			n = int(p[at+15]) * 8
+		}
+		p[at+12], p[at+13], p[at+14], p[at+15] = 0, 0, byte(n>>8), byte(n)
+	}
+}
