@@ -51,6 +51,7 @@ func TestLookUpAgainstDeregister(t *testing.T) {
 					hits[w]++
 					if err := seg.ReadAt(buf, 0); err != nil || buf[0] != byte(v) || buf[15] != byte(v) {
 						t.Errorf("key %#x gave memory %x, want tag %#x (%v)", v>>8, buf, byte(v), err)
+						rd.stop.Store(true)
 						return
 					}
 				}
@@ -78,6 +79,9 @@ func churn(t *testing.T, tab *Table, keys []atomic.Uint64, rd *readers, lives in
 				return
 			}
 			rd.barrier()
+			if rd.stop.Load() {
+				return // a reader failed
+			}
 			clear(old.Memory().(HeapMemory)) // unmapped, as it were
 			tab.Free(old)
 		}
