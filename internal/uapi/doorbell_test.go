@@ -3,6 +3,7 @@ package uapi
 import (
 	"errors"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -215,6 +216,46 @@ func TestDoorbellLosesNoWakeup(t *testing.T) {
 	ring()
 	if sleeps := <-worker; sleeps == 0 {
 		t.Error("the worker never slept: nothing was tested")
+	}
+}
+
+// The order of the levels, on either side: what was set before a round began is
+// taken in that round or the next, though the taker ran all through the set.
+func TestDoorbellSetIsSeen(t *testing.T) {
+	const sets, index, other = 200000 / patience, 4097, 9000
+	p, a, _ := bells(t, 0)
+	var published, seen, rounds atomic.Uint32
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for !stop.Load() {
+			for i, ok := a.Next(); ok; i, ok = a.Next() {
+				if i == index {
+					seen.Store(published.Load())
+				}
+			}
+			rounds.Add(1)
+			if rounds.Load()%64 == 0 {
+				runtime.Gosched()
+			}
+		}
+	})
+	defer wg.Wait()
+	defer stop.Store(true)
+	for i := range uint32(sets) {
+		p.Set(other) // so that a round may be under way
+		published.Store(i + 1)
+		p.Set(index)
+		began := rounds.Load()
+		for spins := 0; seen.Load() != i+1; spins++ {
+			// Three, as one may have begun before: the second began after.
+			if rounds.Load()-began >= 3 && seen.Load() != i+1 {
+				t.Fatalf("set %d was not taken in two rounds", i)
+			}
+			if spins%64 == 63 {
+				runtime.Gosched()
+			}
+		}
 	}
 }
 

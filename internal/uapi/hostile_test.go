@@ -175,6 +175,70 @@ func TestF39ScribbledRings(t *testing.T) {
 	}
 }
 
+// F39: a field that is right when it is checked and wrong when it is used. The
+// program does nothing but change it, the adapter nothing but look.
+func TestF39FieldChangesAfterCheck(t *testing.T) {
+	const looks = 500000 / patience
+	for _, row := range []struct {
+		name       string
+		off        int    // of the word in the slot
+		good, evil uint32 // its values
+		rq         bool
+		inline     bool
+	}{
+		{name: "elements of a send slot", off: sqOpcode, good: 1 << 16, evil: 0xffff << 16},
+		{name: "inline length", off: sqInlineLen, good: 1, evil: 1 << 30, inline: true},
+		{name: "elements of a receive slot", off: rqNumSGE, good: 1, evil: 1 << 30, rq: true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			mem, err := shm.CreateMapped("hostile", 4096)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer mem.Close()
+			ref := RingRef{Slots: 1, MaxSGE: 1, MaxInline: 1}
+			sq, err := NewSQConsumer(mem, ref)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rq, err := NewRQConsumer(mem, ref)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if row.inline {
+				mem.Word32(RingHeaderSize + sqFlags).Store(uint32(wq.SendInline))
+			}
+			var stop atomic.Bool
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				w := mem.Word32(RingHeaderSize + row.off)
+				for !stop.Load() {
+					w.Store(row.good)
+					w.Store(row.evil)
+				}
+			})
+			defer wg.Wait()
+			defer stop.Store(true)
+			var send wq.SendWR
+			var recv wq.RecvWR
+			for range looks {
+				rq.next, rq.err, sq.err = 0, nil, nil
+				mem.Word32(offProducer).Store(1)
+				switch {
+				case row.rq:
+					if rq.TakeRecv(&recv) && len(recv.SGList) > 1 {
+						t.Fatalf("%d elements", len(recv.SGList))
+					}
+				default:
+					if ok, _ := sq.Peek(&send); ok && len(send.SGList)+len(send.Inline) > 1 {
+						t.Fatalf("%d elements, %d inline bytes", len(send.SGList), len(send.Inline))
+					}
+				}
+			}
+		})
+	}
+}
+
 // scribble writes likely and unlikely values to likely and unlikely places.
 func scribble(mem *shm.Segment, rnd *rand.Rand, stop *atomic.Bool) {
 	likely := []int{bellAny, bellSummary, bellWords}

@@ -1,0 +1,6 @@
+//go:build !race
+
+package uapi
+
+// patience divides how often a race is tried where each try is slow.
+const patience = 1
