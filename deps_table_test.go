@@ -174,7 +174,7 @@ var rules = []rule{
 	},
 	{
 		path: "internal/metrics", is: "the adapter's counters under their Prometheus names", never: "counting",
-		may: []string{"internal/nic", prometheus}, testsMay: edgeTests,
+		may: []string{"internal/nic", prometheus}, testsMay: join(edgeTests, []string{"internal/shm", "pkg/verbs"}),
 	},
 
 	{
