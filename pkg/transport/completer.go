@@ -20,27 +20,23 @@ func (q *QP) handleResponse(now time.Time, p *Packet) Verdict {
 	case psn.Before(r.una):
 		return Duplicate
 	}
-	switch p.Info.Op {
-	case bth.OpAck:
+	if p.Info.Op == bth.OpAck {
 		return q.handleAck(now, psn, p.AETH().Syndrome())
-	case bth.OpReadResponse, bth.OpAtomicAck:
-		return q.handleAnswer(now, psn, p)
-	default:
-		return DropOpcode
 	}
+	return q.handleAnswer(now, psn, p)
 }
 
 // handleAck takes an Acknowledge packet: acknowledgement, RNR NAK or NAK.
 func (q *QP) handleAck(now time.Time, psn bth.PSN, s bth.Syndrome) Verdict {
 	if s.IsACK() {
 		if !q.ackUpTo(now, psn) {
-			q.impliedNAK(now)
+			q.impliedNAK()
 		}
 		return Accepted
 	}
 	// A NAK acknowledges everything before its PSN.
 	if !q.ackBefore(now, psn) {
-		q.impliedNAK(now)
+		q.impliedNAK()
 		return Accepted
 	}
 	if !q.state.ProcessesResponses() {
@@ -50,7 +46,7 @@ func (q *QP) handleAck(now time.Time, psn bth.PSN, s bth.Syndrome) Verdict {
 	case s.IsRNR():
 		q.notReady(now, s.RNRTimer())
 	case s == bth.NAKSequence:
-		q.sequenceNAK(now)
+		q.sequenceNAK()
 	default:
 		q.fatalNAK(s)
 	}
@@ -60,7 +56,7 @@ func (q *QP) handleAck(now time.Time, psn bth.PSN, s bth.Syndrome) Verdict {
 // sequenceNAK goes back to una. The same NAK again before anything was sent
 // again is ignored, and so is one during an RNR wait: kernel rxe sends it for
 // the packet behind the one that found no receive.
-func (q *QP) sequenceNAK(now time.Time) {
+func (q *QP) sequenceNAK() {
 	r := &q.req
 	q.cfg.Counters.RcvdSeqErr++
 	q.cfg.Counters.RcvdNAKs[bth.NAKSequence.NAKCode()]++
@@ -68,7 +64,7 @@ func (q *QP) sequenceNAK(now time.Time) {
 	if r.rnrWait || r.nxt == r.una {
 		return
 	}
-	q.retry(now)
+	q.retry()
 }
 
 // fatalNAK ends the request that una belongs to.
@@ -90,7 +86,7 @@ func (q *QP) handleAnswer(now time.Time, psn bth.PSN, p *Packet) Verdict {
 	r := &q.req
 	if !q.ackBefore(now, psn) {
 		q.cfg.Counters.PacketSeqErr++
-		q.impliedNAK(now)
+		q.impliedNAK()
 		return OutOfSequence
 	}
 	if !q.state.ProcessesResponses() {
@@ -162,7 +158,7 @@ func (q *QP) advance(now time.Time, e *wq.WQE, to bth.PSN) {
 		q.popHead(cq.Success)
 	}
 	q.armAckTimer(now)
-	q.settleLocal(now)
+	q.settleLocal()
 	q.checkDrained()
 }
 

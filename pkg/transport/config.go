@@ -77,7 +77,7 @@ type Config struct {
 	Window int
 }
 
-// ErrConfig: a Config that misses something or asks for what is not there. It
+// ErrConfig is a Config that misses something or asks for what is not there. It
 // comes wrapped, with the field's name.
 var ErrConfig = errors.New("transport: invalid config")
 

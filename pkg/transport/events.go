@@ -58,6 +58,8 @@ var eventTexts = [...]string{
 // Text says in words what happened.
 func (e *Event) Text() string {
 	switch e.Kind {
+	case QPFatal, QPReqErr, QPAccessErr, CommEst, SQDrained, LastWQE:
+		return eventTexts[e.Kind]
 	case NoteRNRTimer:
 		return fmt.Sprintf("the peer had no receive posted: its RNR NAK with timer code %d (its min_rnr_timer) makes this queue pair wait %v each time", e.Code, e.Wait)
 	case NoteMTU:
@@ -76,9 +78,6 @@ func (e *Event) Text() string {
 			return fmt.Sprintf("the READ or atomic at PSN %v cannot be sent: max_rd_atomic is 0", e.PSN)
 		}
 		return fmt.Sprintf("local memory of the request at PSN %v may not be used so", e.PSN)
-	}
-	if int(e.Kind) < len(eventTexts) {
-		return eventTexts[e.Kind]
 	}
 	return fmt.Sprintf("event %d", e.Kind)
 }

@@ -298,7 +298,8 @@ func (e *end) handle(now time.Time, b []byte, from bth.GID) transport.Verdict {
 }
 
 // exchange moves packets between the two without loss until both are silent.
-func exchange(now time.Time, a, b *end) (n int) {
+func exchange(now time.Time, a, b *end) {
+	n := 0
 	a.t.Helper()
 	for moved := true; moved; {
 		moved = false
@@ -313,7 +314,6 @@ func exchange(now time.Time, a, b *end) (n int) {
 			a.t.Fatal("packets without end")
 		}
 	}
-	return n
 }
 
 // packetText writes a packet in one line, as the scenarios do.

@@ -84,7 +84,7 @@ func (q *QP) apply(a *qpstate.Attr, m qpstate.Mask, path *Path) {
 		q.req.growReads(int(a.MaxRDAtomic))
 	}
 	if m&qpstate.MaskMaxDestRDAtomic != 0 {
-		q.rsp.limitReplays(q, int(a.MaxDestRDAtomic))
+		q.rsp.limitReplays(int(a.MaxDestRDAtomic))
 	}
 }
 

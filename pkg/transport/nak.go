@@ -71,17 +71,17 @@ func (q *QP) tellNotReady() {
 // C9-105, C9-106): it is answered again, never refused, and changes nothing.
 func (q *QP) duplicate(psn bth.PSN, p *Packet) Verdict {
 	q.cfg.Counters.DuplicateRequest++
-	switch p.Info.Op {
-	case bth.OpSend, bth.OpWrite:
-		q.rsp.answers.ack = true
-		return Duplicate
-	case bth.OpReadRequest:
-		return q.replayRead(psn, p)
-	case bth.OpCmpSwap, bth.OpFetchAdd:
-		return q.replayAtomic(psn, p)
-	default:
+	again := operations[p.Info.Op].again
+	if again == nil {
 		return DropDuplicate
 	}
+	return again(q, psn, p)
+}
+
+// acknowledgeAgain answers a duplicate SEND or WRITE, asked to or not.
+func (q *QP) acknowledgeAgain(bth.PSN, *Packet) Verdict {
+	q.rsp.answers.ack = true
+	return Duplicate
 }
 
 // pollResponse builds the next answer. Answers leave in the order of their PSNs:

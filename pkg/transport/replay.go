@@ -169,7 +169,7 @@ func (w *replayRing) cancel() {
 }
 
 // limitReplays sets max_dest_rd_atomic; the oldest records that exceed it go.
-func (r *responder) limitReplays(q *QP, n int) {
+func (r *responder) limitReplays(n int) {
 	w := &r.replays
 	for w.len > n {
 		w.dropOldest()

@@ -136,7 +136,7 @@ func (q *QP) pollRequest(now time.Time, buf []byte) (n int, tx Transmit) {
 	for {
 		p, ok := q.planNext()
 		if !ok {
-			q.checkStartable(now)
+			q.checkStartable()
 			return 0, tx
 		}
 		var err error
@@ -150,7 +150,7 @@ func (q *QP) pollRequest(now time.Time, buf []byte) (n int, tx Transmit) {
 		}
 		if err != nil {
 			q.req.localErr = cq.LocProtErr
-			q.settleLocal(now)
+			q.settleLocal()
 			continue
 		}
 		q.sent(now, &p)
@@ -161,11 +161,11 @@ func (q *QP) pollRequest(now time.Time, buf []byte) (n int, tx Transmit) {
 
 // checkStartable fails a READ or an atomic on a connection that allows none:
 // it would wait for ever, and everything behind it.
-func (q *QP) checkStartable(now time.Time) {
+func (q *QP) checkStartable() {
 	r := &q.req
 	if q.readLimit() == 0 && q.state.StartsRequests() && r.localErr == 0 && r.cur < q.sq.Len() && answered(q.sq.At(r.cur).Opcode) {
 		r.localErr = cq.LocQPOpErr
-		q.settleLocal(now)
+		q.settleLocal()
 	}
 }
 
@@ -198,7 +198,7 @@ func (q *QP) sent(now time.Time, p *plan) {
 
 // settleLocal completes entry cur with its local error once everything before
 // it is done; the entries before it may still succeed.
-func (q *QP) settleLocal(now time.Time) {
+func (q *QP) settleLocal() {
 	r := &q.req
 	if r.localErr == 0 || r.cur != 0 {
 		return

@@ -74,8 +74,7 @@ func (q *QP) handleRequest(now time.Time, p *Packet) Verdict {
 			return q.refuse(f)
 		}
 	}
-	f := q.execute(p)
-	if f != faultNone {
+	if f := operations[p.Info.Op].execute(q, p); f != faultNone {
 		return q.refuse(f)
 	}
 	return Accepted
@@ -107,20 +106,8 @@ func (q *QP) checkSuccession(p *Packet) fault {
 // checkEnabled: the operation exists here and qp_access_flags allow it
 // (IBTA Vol 1 §9.7.4.1.3).
 func (q *QP) checkEnabled(p *Packet) fault {
-	var need mrtable.Access
-	switch p.Info.Op {
-	case bth.OpSend:
-		return faultNone
-	case bth.OpWrite:
-		need = mrtable.AccessRemoteWrite
-	case bth.OpReadRequest:
-		need = mrtable.AccessRemoteRead
-	case bth.OpCmpSwap, bth.OpFetchAdd:
-		need = mrtable.AccessRemoteAtomic
-	default:
-		return faultInvalid
-	}
-	if mrtable.Access(q.attr.AccessFlags)&need == 0 {
+	o := &operations[p.Info.Op]
+	if o.execute == nil || mrtable.Access(q.attr.AccessFlags)&o.need != o.need {
 		return faultInvalid
 	}
 	return faultNone
@@ -129,11 +116,8 @@ func (q *QP) checkEnabled(p *Packet) fault {
 // checkReplaySpace: a READ or an atomic needs one of max_dest_rd_atomic replay
 // records whose answer has left (IBTA Vol 1 §9.7.4.1.4).
 func (q *QP) checkReplaySpace(p *Packet) fault {
-	switch p.Info.Op {
-	case bth.OpReadRequest, bth.OpCmpSwap, bth.OpFetchAdd:
-		if !q.rsp.replays.hasSpace() {
-			return faultInvalid
-		}
+	if operations[p.Info.Op].remembered && !q.rsp.replays.hasSpace() {
+		return faultInvalid
 	}
 	return faultNone
 }
@@ -235,20 +219,22 @@ func (q *QP) checkRoom(p *Packet) fault {
 	return faultNone
 }
 
-// execute carries out a request that passed the checks, and moves on.
-func (q *QP) execute(p *Packet) fault {
-	switch p.Info.Op {
-	case bth.OpSend:
-		return q.executeSend(p)
-	case bth.OpWrite:
-		return q.executeWrite(p)
-	case bth.OpReadRequest:
-		return q.acceptRead(p)
-	case bth.OpCmpSwap, bth.OpFetchAdd:
-		return q.executeAtomic(p)
-	default:
-		return faultInvalid
-	}
+// operation is what the responder knows of an operation.
+type operation struct {
+	need       mrtable.Access // in qp_access_flags
+	remembered bool           // takes a replay record
+	execute    func(*QP, *Packet) fault
+	again      func(*QP, bth.PSN, *Packet) Verdict // a duplicate
+}
+
+// operations is the table of what the responder carries out; the others are not
+// supported.
+var operations = [bth.OpCNP + 1]operation{
+	bth.OpSend:        {0, false, (*QP).executeSend, (*QP).acknowledgeAgain},
+	bth.OpWrite:       {mrtable.AccessRemoteWrite, false, (*QP).executeWrite, (*QP).acknowledgeAgain},
+	bth.OpReadRequest: {mrtable.AccessRemoteRead, true, (*QP).acceptRead, (*QP).replayRead},
+	bth.OpCmpSwap:     {mrtable.AccessRemoteAtomic, true, (*QP).executeAtomic, (*QP).replayAtomic},
+	bth.OpFetchAdd:    {mrtable.AccessRemoteAtomic, true, (*QP).executeAtomic, (*QP).replayAtomic},
 }
 
 // executeSend stores a packet of a SEND in its receive.

@@ -94,12 +94,12 @@ func (q *QP) expire(now time.Time) {
 	q.cfg.Counters.LocalAckTimeoutErr++
 	q.stats.Timeouts++
 	r.impliedBy = false
-	q.retry(now)
+	q.retry()
 }
 
 // retry goes back to the oldest PSN that was not acknowledged, or ends the
 // request when retry_cnt is used up.
-func (q *QP) retry(now time.Time) {
+func (q *QP) retry() {
 	r := &q.req
 	if q.sq.Len() == 0 {
 		return
@@ -160,7 +160,7 @@ func (q *QP) notReady(now time.Time, code uint8) {
 // the specification's it uses up no retry, unless there were none from the
 // start: a response that stays away would count a second time at the timer, and
 // a mere change of order would count as a loss.
-func (q *QP) impliedNAK(now time.Time) {
+func (q *QP) impliedNAK() {
 	r := &q.req
 	if r.rnrWait || r.impliedBy {
 		return
@@ -173,5 +173,5 @@ func (q *QP) impliedNAK(now time.Time) {
 	if q.attr.RetryCnt > 0 {
 		r.retries++
 	}
-	q.retry(now)
+	q.retry()
 }

@@ -343,18 +343,18 @@ func (w *world) postOp(s *side, now time.Time, o *op) bool {
 	}
 	cut := s.rand.IntN(o.n + 1)
 	split := func(off int) []wq.SGE { return []wq.SGE{s.sge(off, cut), s.sge(off+cut, o.n-cut)} }
-	switch o.code {
-	case wq.RDMARead:
+	switch {
+	case o.code == wq.RDMARead:
 		wr.RemoteAddr = memBase + uint64(o.src)
 		wr.SGList = split(landOff + o.slot*slotSize)
-	case wq.AtomicFetchAndAdd:
+	case o.code == wq.AtomicFetchAndAdd:
 		o.n, wr.CompareAdd = 8, s.rand.Uint64()
 		wr.RemoteAddr = memBase + addCell
 		wr.SGList = []wq.SGE{s.sge(resultOff+8*o.slot, 8)}
 		o.want = s.sum
 		s.sum += wr.CompareAdd
 		binary.NativeEndian.PutUint64(peer.model[addCell:], s.sum)
-	case wq.AtomicCmpAndSwp:
+	case o.code == wq.AtomicCmpAndSwp:
 		o.n, wr.CompareAdd, wr.Swap = 8, s.swapVal, s.rand.Uint64()
 		if s.rand.IntN(3) == 0 {
 			wr.CompareAdd++ // does not match
@@ -441,20 +441,20 @@ func (w *world) sendDone(s *side, wc *cq.WC) {
 // checkOp looks at the memory that a request that is done has changed.
 func (w *world) checkOp(s *side, o *op) {
 	peer := w.peer(s)
-	switch o.code {
-	case wq.RDMARead:
+	switch {
+	case o.code == wq.RDMARead:
 		at := landOff + o.slot*slotSize
 		copy(s.model[at:], peer.mem[o.src:o.src+o.n])
 		if !bytes.Equal(s.mem[at:at+o.n], s.model[at:at+o.n]) {
 			w.fail("side %d: READ %d of %d bytes: data differs", s.index, o.id, o.n)
 		}
-	case wq.AtomicFetchAndAdd, wq.AtomicCmpAndSwp:
+	case o.code == wq.AtomicFetchAndAdd || o.code == wq.AtomicCmpAndSwp:
 		at := resultOff + 8*o.slot
 		binary.NativeEndian.PutUint64(s.model[at:], o.want)
 		if got := binary.NativeEndian.Uint64(s.mem[at:]); got != o.want {
 			w.fail("side %d: %v %d returned %#x, want %#x", s.index, o.code, o.id, got, o.want)
 		}
-	case wq.RDMAWrite:
+	case o.code == wq.RDMAWrite:
 		at := writeOff + o.slot*slotSize
 		if !bytes.Equal(peer.mem[at:at+o.n], s.mem[o.src:o.src+o.n]) {
 			w.fail("side %d: WRITE %d of %d bytes: data differs", s.index, o.id, o.n)
