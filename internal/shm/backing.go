@@ -9,6 +9,9 @@ import "golang.org/x/sys/unix"
 // happens in segments. Builds without -race always do, and this does nothing.
 func ShareAcrossProcesses() {}
 
+// backing is nothing: memory is always mapped.
+type backing struct{}
+
 // back gives a new segment its memory.
 func (s *Segment) back(size int) error { return s.backMapped(size) }
 

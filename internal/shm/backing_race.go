@@ -30,6 +30,11 @@ var acrossProcesses atomic.Bool
 // happens in segments. Builds without -race always do, and this does nothing.
 func ShareAcrossProcesses() { acrossProcesses.Store(true) }
 
+// backing says which kind of memory a segment has.
+type backing struct {
+	heap bool // on the Go heap, in the registry
+}
+
 // back gives a new segment its memory: from the heap, unless
 // ShareAcrossProcesses was called.
 func (s *Segment) back(size int) error {

@@ -88,7 +88,7 @@ func readNoWait(fd int, buf []byte) int {
 	n, _, errno := unix.RawSyscall6(unix.SYS_PREADV2, uintptr(fd), uintptr(unsafe.Pointer(&iov)), 1,
 		^uintptr(0), ^uintptr(0), unix.RWF_NOWAIT)
 	if errno == unix.ENOSYS || errno == unix.EOPNOTSUPP || errno == unix.EINVAL {
-		if ready, err := pollFD(fd, unix.POLLIN, 0); err != nil || !ready {
+		if ready, err := readable(fd); err != nil || !ready {
 			return 0
 		}
 		n, _, errno = unix.Syscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)))
@@ -99,14 +99,14 @@ func readNoWait(fd int, buf []byte) int {
 	return int(n)
 }
 
-// pollFD reports whether fd has one of the events within ms milliseconds.
-func pollFD(fd int, events int16, ms int) (bool, error) {
-	fds := [1]unix.PollFd{{Fd: int32(fd), Events: events}}
+// readable reports whether a read of fd would not block.
+func readable(fd int) (bool, error) {
+	fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for {
-		n, err := unix.Poll(fds[:], ms)
+		n, err := unix.Poll(fds[:], 0)
 		if err == unix.EINTR {
 			continue
 		}
-		return n > 0 && fds[0].Revents&events != 0, err
+		return n > 0 && fds[0].Revents&unix.POLLIN != 0, err
 	}
 }

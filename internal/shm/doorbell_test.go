@@ -15,7 +15,7 @@ func TestDoorbell(t *testing.T) {
 		t.Fatal(err)
 	}
 	rung := func() bool {
-		ok, err := pollFD(d.FD(), unix.POLLIN, 0)
+		ok, err := readable(d.FD())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,7 +80,7 @@ func TestDoorbellFromFD(t *testing.T) {
 		wg.Go(other.Ring)
 	}
 	wg.Wait()
-	if ok, _ := pollFD(d.FD(), unix.POLLIN, 0); !ok {
+	if ok, _ := readable(d.FD()); !ok {
 		t.Error("a ring through the copy was not seen")
 	}
 	if err := other.Close(); err != nil {

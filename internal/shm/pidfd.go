@@ -63,7 +63,7 @@ func (p *Pidfd) Wait() error {
 		return err
 	}
 	err = raw.Read(func(fd uintptr) bool {
-		gone, err := pollFD(int(fd), unix.POLLIN, 0)
+		gone, err := readable(int(fd))
 		return err == nil && gone
 	})
 	return asClosed(err)
@@ -78,7 +78,7 @@ func (p *Pidfd) Exited() (bool, error) {
 	}
 	var gone bool
 	var inner error
-	if err := raw.Control(func(fd uintptr) { gone, inner = pollFD(int(fd), unix.POLLIN, 0) }); err != nil {
+	if err := raw.Control(func(fd uintptr) { gone, inner = readable(int(fd)) }); err != nil {
 		return false, asClosed(err)
 	}
 	return gone, inner

@@ -33,8 +33,8 @@ type Segment struct {
 	mem      []byte
 	fd       int // -1 when this side did not create it
 	readOnly bool
-	heap     bool // mem is on the Go heap (race builds)
 	inode    inode
+	backing  // what the kind of build needs to know
 
 	mu     sync.Mutex
 	sealed bool // F_SEAL_SEAL is set

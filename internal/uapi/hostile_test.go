@@ -206,15 +206,15 @@ func TestF39FieldChangesAfterCheck(t *testing.T) {
 				t.Fatal(err)
 			}
 			if row.inline {
-				mem.Word32(RingHeaderSize + sqFlags).Store(uint32(wq.SendInline))
+				mem.Word32(RingHeaderSize + sqFlags).Store(hostOrder(uint32(wq.SendInline)))
 			}
 			var stop atomic.Bool
 			var wg sync.WaitGroup
 			wg.Go(func() {
-				w := mem.Word32(RingHeaderSize + row.off)
+				w, good, evil := mem.Word32(RingHeaderSize+row.off), hostOrder(row.good), hostOrder(row.evil)
 				for !stop.Load() {
-					w.Store(row.good)
-					w.Store(row.evil)
+					w.Store(good)
+					w.Store(evil)
 				}
 			})
 			defer wg.Wait()
@@ -237,6 +237,11 @@ func TestF39FieldChangesAfterCheck(t *testing.T) {
 			}
 		})
 	}
+}
+
+// hostOrder returns the word whose bytes in memory are v in little-endian order.
+func hostOrder(v uint32) uint32 {
+	return binary.NativeEndian.Uint32(binary.LittleEndian.AppendUint32(nil, v))
 }
 
 // scribble writes likely and unlikely values to likely and unlikely places.

@@ -92,8 +92,10 @@ func TestRQTrustsNothing(t *testing.T) {
 			p.Publish()
 			row.corrupt(mem)
 			var wr wq.RecvWR
-			if c.TakeRecv(&wr) || c.TakeRecv(&wr) || !errors.Is(c.Err(), ErrCorrupt) {
-				t.Errorf("TakeRecv gave %+v, %v; want ErrCorrupt", wr, c.Err())
+			for range 2 {
+				if c.TakeRecv(&wr) || !errors.Is(c.Err(), ErrCorrupt) {
+					t.Errorf("TakeRecv gave %+v, %v; want ErrCorrupt", wr, c.Err())
+				}
 			}
 		})
 	}

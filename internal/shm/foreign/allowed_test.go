@@ -33,8 +33,10 @@ func TestAllowedRule(t *testing.T) {
 		{"saved user differs", 1000, user(1000, 0), with(user(1000, 0), func(s *status) { s.uids[2] = 0 }), "user ids"},
 		{"the adapter may trace anyone", 1000, user(1000, sysPtrace), user(1000, 0), "capabilities"},
 		{"the adapter may something else", 1000, user(1000, 1), user(1000, sysPtrace), "capabilities"},
-		{"all capabilities in a namespace of its own", 1000, user(1000, sysPtrace),
-			with(user(1000, ^uint64(0)), func(s *status) { s.userNS = "user:[2]" }), "user namespace"},
+		{
+			"all capabilities in a namespace of its own", 1000, user(1000, sysPtrace),
+			with(user(1000, ^uint64(0)), func(s *status) { s.userNS = "user:[2]" }), "user namespace",
+		},
 	}
 	for _, row := range rows {
 		t.Run(row.name, func(t *testing.T) {
