@@ -2,23 +2,13 @@
 
 package shm
 
-import "golang.org/x/sys/unix"
-
 // ShareAcrossProcesses makes a race build use real mappings from now on, so
 // that it can talk to another process; the detector then no longer sees what
 // happens in segments. Builds without -race always do, and this does nothing.
 func ShareAcrossProcesses() {}
 
-// backing is nothing: memory is always mapped.
-type backing struct{}
-
 // back gives a new segment its memory.
 func (s *Segment) back(size int) error { return s.backMapped(size) }
 
 // attach gives a segment the memory behind a received descriptor.
-func (s *Segment) attach(fd, size, _ int) (err error) {
-	s.mem, err = mmap(fd, size, s.readOnly)
-	return err
-}
-
-func (s *Segment) detach() error { return unix.Munmap(s.mem) }
+func (s *Segment) attach(fd, size, _ int) error { return s.mmap(fd, size) }

@@ -30,11 +30,6 @@ var acrossProcesses atomic.Bool
 // happens in segments. Builds without -race always do, and this does nothing.
 func ShareAcrossProcesses() { acrossProcesses.Store(true) }
 
-// backing says which kind of memory a segment has.
-type backing struct {
-	heap bool // on the Go heap, in the registry
-}
-
 // back gives a new segment its memory: from the heap, unless
 // ShareAcrossProcesses was called.
 func (s *Segment) back(size int) error {
@@ -45,7 +40,7 @@ func (s *Segment) back(size int) error {
 	if err := s.addSeals(unix.F_SEAL_WRITE); err != nil {
 		return err
 	}
-	s.mem, s.heap = alignedBytes(size), true
+	s.mem, s.release = alignedBytes(size), s.forget
 	heaps.Lock()
 	defer heaps.Unlock()
 	heaps.byInode[s.inode] = &heapMemory{mem: s.mem, refs: 1}
@@ -54,7 +49,7 @@ func (s *Segment) back(size int) error {
 
 // attach gives a segment the memory behind a received descriptor: the same
 // slice when this process created it.
-func (s *Segment) attach(fd, size, seals int) (err error) {
+func (s *Segment) attach(fd, size, seals int) error {
 	heaps.Lock()
 	defer heaps.Unlock()
 	if h := heaps.byInode[s.inode]; h != nil {
@@ -62,20 +57,17 @@ func (s *Segment) attach(fd, size, seals int) (err error) {
 			return unix.EPERM // as the kernel answers
 		}
 		h.refs++
-		s.mem, s.heap = h.mem, true
+		s.mem, s.release = h.mem, s.forget
 		return nil
 	}
 	if seals&unix.F_SEAL_WRITE != 0 {
 		return ErrOtherHeap
 	}
-	s.mem, err = mmap(fd, size, s.readOnly)
-	return err
+	return s.mmap(fd, size)
 }
 
-func (s *Segment) detach() error {
-	if !s.heap {
-		return unix.Munmap(s.mem)
-	}
+// forget leaves the registry, the last one with the entry.
+func (s *Segment) forget() error {
 	heaps.Lock()
 	defer heaps.Unlock()
 	h := heaps.byInode[s.inode]

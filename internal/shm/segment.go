@@ -34,7 +34,7 @@ type Segment struct {
 	fd       int // -1 when this side did not create it
 	readOnly bool
 	inode    inode
-	backing  // what the kind of build needs to know
+	release  func() error // gives mem back
 
 	mu     sync.Mutex
 	sealed bool // F_SEAL_SEAL is set
@@ -170,7 +170,7 @@ func (s *Segment) Close() error {
 		return ErrClosed
 	}
 	s.closed = true
-	err := s.detach()
+	err := s.release()
 	s.mem = nil
 	if s.fd >= 0 {
 		err = errors.Join(err, unix.Close(s.fd))
@@ -187,9 +187,20 @@ func (s *Segment) addSeals(seals int) error {
 }
 
 // backMapped gives a new segment a real mapping.
-func (s *Segment) backMapped(size int) (err error) {
-	s.mem, err = mmap(s.fd, size, false)
-	return err
+func (s *Segment) backMapped(size int) error { return s.mmap(s.fd, size) }
+
+// mmap maps fd as this segment's memory.
+func (s *Segment) mmap(fd, size int) error {
+	prot := unix.PROT_READ
+	if !s.readOnly {
+		prot |= unix.PROT_WRITE
+	}
+	mem, err := unix.Mmap(fd, 0, size, prot, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("mmap: %w", err)
+	}
+	s.mem, s.release = mem, func() error { return unix.Munmap(mem) }
+	return nil
 }
 
 // inode names the memory behind a descriptor within this host.
@@ -201,18 +212,6 @@ func stat(fd int) (inode, int64, error) {
 		return inode{}, 0, err
 	}
 	return inode{uint64(st.Dev), st.Ino}, st.Size, nil //nolint:unconvert // st_dev has other widths on some targets (2026-11)
-}
-
-func mmap(fd, size int, readOnly bool) ([]byte, error) {
-	prot := unix.PROT_READ
-	if !readOnly {
-		prot |= unix.PROT_WRITE
-	}
-	mem, err := unix.Mmap(fd, 0, size, prot, unix.MAP_SHARED)
-	if err != nil {
-		return nil, fmt.Errorf("mmap: %w", err)
-	}
-	return mem, nil
 }
 
 func roundUp(n, unit int) int { return (n + unit - 1) / unit * unit }
