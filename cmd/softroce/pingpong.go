@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/softroce/softroce/internal/pingpong"
+	"github.com/softroce/softroce/pkg/bth"
+	"github.com/softroce/softroce/pkg/verbs"
+)
+
+// pingpongFlags are the options as given.
+type pingpongFlags struct {
+	socket string
+	device string
+	ibPort int
+	mtu    int
+	size   int
+	json   bool
+	cfg    pingpong.Config
+}
+
+func newPingpongCmd() *cobra.Command {
+	var f pingpongFlags
+	c := &cobra.Command{
+		Use:   "pingpong [flags] [HOST]",
+		Short: "Send a message to and fro, with softroce or rdma-core's ibv_rc_pingpong",
+		Long: `pingpong sends a message to and fro over a reliable connection and prints how long it took. Without HOST
+it is the server and waits for one client; with HOST it is the client.
+
+It speaks the TCP exchange of rdma-core's ibv_rc_pingpong and takes its options, so either end can be that
+program, on any RoCEv2 adapter. Both ends need the same -s, -n and -m. The message goes through the daemon
+that --socket names.
+
+With -c each end checks what it received last, the client against what it sent, and the server against what a
+client with -c sends. Wrong data is printed by page; the exit status is then 1.`,
+		Example: `  softroce pingpong                               # server
+  softroce pingpong 192.0.2.1                     # client
+  ibv_rc_pingpong -d rxe0 -g 1 192.0.2.1          # a client on another adapter`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				f.cfg.Host = args[0]
+			}
+			return runPingpong(c.Context(), &f, c.OutOrStdout(), c.ErrOrStderr())
+		},
+	}
+	fl := c.Flags()
+	fl.IntVarP(&f.cfg.Port, "port", "p", pingpong.Port, "TCP port of the exchange")
+	fl.StringVarP(&f.device, "ib-dev", "d", "", "name that the adapter must have (default: any)")
+	fl.IntVarP(&f.ibPort, "ib-port", "i", 1, "port of the adapter, which has one")
+	fl.IntVarP(&f.size, "size", "s", pingpong.DefaultSize, "bytes of the message")
+	fl.IntVarP(&f.mtu, "mtu", "m", pingpong.DefaultMTU.Bytes(), "path MTU: 256, 512, 1024, 2048 or 4096")
+	fl.IntVarP(&f.cfg.RxDepth, "rx-depth", "r", pingpong.DefaultRxDepth, "receives posted at a time")
+	fl.IntVarP(&f.cfg.Iters, "iters", "n", pingpong.DefaultIters, "number of exchanges")
+	fl.Uint8VarP(&f.cfg.SL, "sl", "l", 0, "service level, 0 to 7; without effect: packets carry no VLAN tag")
+	fl.BoolVarP(&f.cfg.Events, "events", "e", false, "sleep on completion events instead of polling")
+	fl.Uint8VarP(&f.cfg.GIDIndex, "gid-idx", "g", 0, "index of the local address in the GID table")
+	fl.BoolVarP(&f.cfg.Check, "chk", "c", false, "check the data")
+	fl.DurationVar(&f.cfg.Patience, "patience", pingpong.DefaultPatience, "give up when nothing happens for so long; negative: never")
+	fl.BoolVar(&f.json, "json", false, "print JSON")
+	addSocketFlag(c, &f.socket)
+	return c
+}
+
+// config checks the options and turns them into a configuration.
+func (f *pingpongFlags) config() (pingpong.Config, error) {
+	var ok bool
+	cfg := f.cfg
+	switch cfg.MTU, ok = bth.MTUFromBytes(f.mtu); {
+	case !ok:
+		return cfg, fmt.Errorf("-m %d is not a path MTU: 256, 512, 1024, 2048 or 4096", f.mtu)
+	case f.ibPort != 1:
+		return cfg, fmt.Errorf("-i %d: the adapter has port 1 only", f.ibPort)
+	case f.size < 0:
+		return cfg, fmt.Errorf("-s %d is negative", f.size)
+	case cfg.Iters < 1:
+		return cfg, fmt.Errorf("-n %d is less than 1", cfg.Iters)
+	case cfg.RxDepth < 1:
+		return cfg, fmt.Errorf("-r %d is less than 1", cfg.RxDepth)
+	case cfg.Port < 1:
+		return cfg, fmt.Errorf("-p %d is not a TCP port", cfg.Port)
+	}
+	if cfg.Size = f.size; f.size == 0 {
+		cfg.Size = -1 // zero would be the default
+	}
+	return cfg, cfg.Validate()
+}
+
+func runPingpong(ctx context.Context, f *pingpongFlags, out, errs io.Writer) error {
+	cfg, err := f.config()
+	if err != nil {
+		return &exitError{2, err}
+	}
+	dev, err := openDevice(f.socket, f.device)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	if !f.json {
+		cfg.Local = func(e pingpong.Endpoint) { fmt.Fprintf(out, "  local address:  %v\n", e) }
+		cfg.Remote = func(e pingpong.Endpoint) { fmt.Fprintf(out, "  remote address: %v\n", e) }
+	}
+	p := newProgress(errs)
+	cfg.Progress = func(done, total int) { p.show(fmt.Sprintf("%d of %d exchanges", done, total)) }
+	rep, err := pingpong.Run(ctx, dev, cfg)
+	p.clear()
+	if err != nil {
+		return err
+	}
+	if f.json {
+		err = json.NewEncoder(out).Encode(pingpongOf(rep))
+	} else {
+		printPingpong(out, rep)
+	}
+	if err == nil && len(rep.BadPages) > 0 {
+		err = fmt.Errorf("pingpong: the data of %d pages is wrong", len(rep.BadPages))
+	}
+	return err
+}
+
+// openDevice opens the daemon's adapter; name is what it must be called, when
+// it is not empty.
+func openDevice(socket, name string) (*verbs.Device, error) {
+	dev, err := verbs.Open(&verbs.Options{Socket: socket})
+	if err != nil {
+		return nil, err
+	}
+	if name != "" && dev.Name() != name {
+		err := fmt.Errorf("the adapter at %s is %s, not %s (see -d and --socket)", verbs.SocketPath(socket), dev.Name(), name)
+		_ = dev.Close() // that error is the one to report
+		return nil, err
+	}
+	return dev, nil
+}
+
+// printPingpong prints what ibv_rc_pingpong prints at its end.
+func printPingpong(w io.Writer, r *pingpong.Report) {
+	s := r.Elapsed.Seconds()
+	fmt.Fprintf(w, "%d bytes in %.2f seconds = %.2f Mbit/sec\n", r.Bytes(), s, r.MbitPerSec())
+	fmt.Fprintf(w, "%d iters in %.2f seconds = %.2f usec/iter\n", r.Iters, s, r.UsecPerIter())
+	for _, n := range r.BadPages {
+		fmt.Fprintf(w, "invalid data in page %d\n", n)
+	}
+}
+
+// pingpongJSON is the report for machines.
+type pingpongJSON struct {
+	Local       endpointJSON  `json:"local"`
+	Remote      endpointJSON  `json:"remote"`
+	Size        int           `json:"size"`
+	MTU         int           `json:"mtu"`
+	Iters       int           `json:"iters"`
+	Bytes       int64         `json:"bytes"`
+	Elapsed     time.Duration `json:"elapsed_ns"`
+	MbitPerSec  float64       `json:"mbit_per_sec"`
+	UsecPerIter float64       `json:"usec_per_iter"`
+	Checked     bool          `json:"checked"`
+	BadPages    []int         `json:"bad_pages"`
+}
+
+type endpointJSON struct {
+	LID uint16 `json:"lid"`
+	QPN uint32 `json:"qpn"`
+	PSN uint32 `json:"psn"`
+	GID string `json:"gid"`
+}
+
+func pingpongOf(r *pingpong.Report) pingpongJSON {
+	end := func(e pingpong.Endpoint) endpointJSON {
+		return endpointJSON{e.LID, uint32(e.QPN), uint32(e.PSN), e.GID.String()}
+	}
+	return pingpongJSON{
+		end(r.Local), end(r.Remote), r.Size, r.MTU, r.Iters, r.Bytes(), r.Elapsed, r.MbitPerSec(), r.UsecPerIter(),
+		r.Checked, append([]int{}, r.BadPages...),
+	}
+}

@@ -1,0 +1,138 @@
+package pingpong
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"time"
+)
+
+// dial connects to a server.
+func dial(ctx context.Context, c *Config) (net.Conn, error) {
+	if c.Patience > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.Patience)
+		defer cancel()
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(c.Host, strconv.Itoa(c.Port)))
+	if err != nil {
+		return nil, fmt.Errorf("pingpong: no server to connect to: %w", err)
+	}
+	return conn, nil
+}
+
+// accept waits for the one client, as long as ctx lets it.
+func accept(ctx context.Context, c *Config) (net.Conn, error) {
+	l := c.Listener
+	if l == nil {
+		var lc net.ListenConfig
+		var err error
+		if l, err = lc.Listen(ctx, "tcp", ":"+strconv.Itoa(c.Port)); err != nil {
+			return nil, fmt.Errorf("pingpong: cannot listen (choose another port with -p): %w", err)
+		}
+	}
+	defer l.Close()
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() }) // wakes Accept
+	defer stop()
+	conn, err := l.Accept()
+	if err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return nil, fmt.Errorf("pingpong: waiting for a client: %w", err)
+	}
+	return conn, nil
+}
+
+// link is the TCP connection during the exchange: every call ends by the
+// patience, or with ctx.
+type link struct {
+	net.Conn
+}
+
+// guard bounds what is done on the connection until stop is called.
+func (l link) guard(ctx context.Context, patience time.Duration) (stop func(), err error) {
+	var end time.Time
+	if patience > 0 {
+		end = time.Now().Add(patience)
+	}
+	if err := l.SetDeadline(end); err != nil {
+		return nil, err
+	}
+	after := context.AfterFunc(ctx, func() { _ = l.SetDeadline(time.Unix(1, 0)) })
+	return func() {
+		if after() {
+			_ = l.SetDeadline(time.Time{}) // a closed connection says so at its next use
+		}
+	}, nil
+}
+
+// sendEndpoint and recvEndpoint are the two halves of the exchange.
+func (l link) sendEndpoint(e Endpoint) error {
+	if _, err := l.Write(e.appendWire(nil)); err != nil {
+		return fmt.Errorf("send the local address: %w", err)
+	}
+	return nil
+}
+
+func (l link) recvEndpoint() (Endpoint, error) {
+	var b [wireSize]byte
+	if n, err := io.ReadFull(l, b[:]); err != nil {
+		return Endpoint{}, ended("the remote address", n, err)
+	}
+	e, err := parseEndpoint(b[:])
+	if err == nil && e.GID.IsZero() {
+		err = fmt.Errorf("%w: the peer's GID is zero (ibv_rc_pingpong needs its option -g)", ErrExchange)
+	}
+	return e, err
+}
+
+// exchange runs the client's or the server's part. connect is called with the
+// peer's endpoint when this side must be ready for its packets.
+func (l link) exchange(server bool, us Endpoint, connect func(Endpoint) error) (Endpoint, error) {
+	if !server {
+		if err := l.sendEndpoint(us); err != nil {
+			return Endpoint{}, err
+		}
+	}
+	peer, err := l.recvEndpoint()
+	if err != nil {
+		return peer, err
+	}
+	if !server {
+		if _, err := l.Write([]byte(doneMessage)); err != nil {
+			return peer, fmt.Errorf("confirm: %w", err)
+		}
+		return peer, connect(peer)
+	}
+	if err := connect(peer); err != nil {
+		return peer, err
+	}
+	if err := l.sendEndpoint(us); err != nil {
+		return peer, err
+	}
+	return peer, l.recvDone()
+}
+
+func (l link) recvDone() error {
+	var b [len(doneMessage)]byte
+	if n, err := io.ReadFull(l, b[:]); err != nil {
+		return ended("the client's confirmation", n, err)
+	}
+	if string(b[:]) != doneMessage {
+		return fmt.Errorf("%w: %q instead of the client's confirmation", ErrExchange, b)
+	}
+	return nil
+}
+
+// ended explains a read that failed.
+func ended(what string, n int, err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("%w: the peer hung up after %d bytes of %s", ErrExchange, n, what)
+	}
+	return fmt.Errorf("waiting for %s: %w", what, err)
+}
