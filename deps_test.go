@@ -343,8 +343,13 @@ func depguardRules() string {
 		if deep {
 			fmt.Fprintf(&b, "            - \"**/%s/*.go\"\n", dir)
 			for _, other := range rules {
-				if below, _ := strings.CutSuffix(other.path, "/..."); strings.HasPrefix(below, dir+"/") {
-					fmt.Fprintf(&b, "            - \"!**/%s/*.go\"\n", below)
+				below, whole := strings.CutSuffix(other.path, "/...")
+				if !strings.HasPrefix(below, dir+"/") {
+					continue
+				}
+				fmt.Fprintf(&b, "            - \"!**/%s/*.go\"\n", below)
+				if whole {
+					fmt.Fprintf(&b, "            - \"!**/%s/**/*.go\"\n", below)
 				}
 			}
 		}

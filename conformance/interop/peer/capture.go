@@ -159,8 +159,10 @@ var guessing = []string{"rpcordma", "smb_direct", "nvme-rdma", "iser", "infiniba
 
 // tsharkCheck has tshark read a capture: every packet must be InfiniBand to it, and none malformed or an error.
 func tsharkCheck(ctx context.Context, file string, packets int) error {
-	args := []string{"-n", "-r", file, "-T", "fields", "-e", "frame.number", "-e", "_ws.malformed", "-e", "_ws.expert.severity", "-e", "infiniband.bth.psn",
-		"-o", "udp.ignore_ipv6_zero_checksum:TRUE"} // rxe leaves the UDP checksum out, over IPv6 too
+	args := []string{
+		"-n", "-r", file, "-T", "fields", "-e", "frame.number", "-e", "_ws.malformed", "-e", "_ws.expert.severity", "-e", "infiniband.bth.psn",
+		"-o", "udp.ignore_ipv6_zero_checksum:TRUE",
+	} // rxe leaves the UDP checksum out, over IPv6 too
 	for _, p := range guessing {
 		args = append(args, "--disable-protocol", p)
 	}

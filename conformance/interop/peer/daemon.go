@@ -51,7 +51,7 @@ func (d *daemon) start(ctx context.Context) error {
 		select {
 		case <-d.done:
 			b, _ := os.ReadFile(d.logFile())
-			return fmt.Errorf("the daemon ended: %v: %s", d.err, lastLine(string(b)))
+			return fmt.Errorf("the daemon ended (%s): %s", d.cmd.ProcessState, lastLine(string(b)))
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(50 * time.Millisecond):
@@ -64,7 +64,7 @@ func (d *daemon) start(ctx context.Context) error {
 func (d *daemon) stop() error {
 	select {
 	case <-d.done:
-		return fmt.Errorf("the daemon ended before it was asked to: %v", d.err)
+		return fmt.Errorf("the daemon ended before it was asked to (%s)", d.cmd.ProcessState)
 	default:
 	}
 	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {

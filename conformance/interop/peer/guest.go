@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -40,7 +41,7 @@ func (g guest) exec(ctx context.Context, limit time.Duration, command string) (o
 	b, err := io.ReadAll(conn)
 	at := bytes.LastIndexByte(b, 0o36)
 	if at < 0 {
-		return string(b), 0, fmt.Errorf("guest %d broke off %q: %v", g.n, command, err)
+		return string(b), 0, errors.Join(fmt.Errorf("guest %d broke off %q", g.n, command), err)
 	}
 	status, err = strconv.Atoi(string(bytes.TrimSpace(bytes.TrimPrefix(b[at+1:], []byte("rc=")))))
 	return string(b[:at]), status, err

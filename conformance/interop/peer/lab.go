@@ -54,20 +54,24 @@ func (l *lab) cases() []testCase {
 			if guestServes {
 				name = "pingpong/" + c.name + "/guest-server"
 			}
-			cases = append(cases, testCase{name: name, about: about, impaired: c.impaired, shows: shows,
+			cases = append(cases, testCase{
+				name: name, about: about, impaired: c.impaired, shows: shows,
 				run: func(ctx context.Context, log logf) error {
 					if guestServes {
 						return c.run(ctx, l.guest, l.otherHost(), log)
 					}
 					return c.run(ctx, l.otherHost(), l.guest, log)
-				}})
+				},
+			})
 		}
 	}
 	for _, c := range verbsCases {
 		for _, requester := range []string{"guest", other} {
-			cases = append(cases, testCase{name: "verbs/" + c.name + "/" + requester + "-requests", about: c.about,
+			cases = append(cases, testCase{
+				name: "verbs/" + c.name + "/" + requester + "-requests", about: c.about,
 				impaired: c.impaired, shows: c.shows,
-				run: func(_ context.Context, log logf) error { return l.verbs(c, requester == "guest", log) }})
+				run: func(_ context.Context, log logf) error { return l.verbs(c, requester == "guest", log) },
+			})
 		}
 	}
 	return cases

@@ -149,7 +149,7 @@ func (c pingpongCase) run(ctx context.Context, server, client pingpongHost, log 
 	go func() { listening <- server.awaitPort(ctx, c.port()) }()
 	select {
 	case s := <-served:
-		return fmt.Errorf("the server (%s) ended before a client came: %v: %s", server.name(), s.err, lastLine(s.out))
+		return errors.Join(fmt.Errorf("the server (%s) ended before a client came: %s", server.name(), lastLine(s.out)), s.err)
 	case err := <-listening:
 		if err != nil {
 			return fmt.Errorf("the server (%s) does not listen: %w", server.name(), err)

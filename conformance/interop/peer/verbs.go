@@ -135,8 +135,6 @@ type recvWR struct {
 	SGEs []span `json:"sges"`
 }
 
-func (w recvWR) size() int { return total(w.SGEs) }
-
 type sendWR struct {
 	ID         uint64 `json:"id"`
 	Op         int    `json:"op"`
