@@ -15,8 +15,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
 	"github.com/softroce/softroce/internal/capture"
@@ -64,7 +62,7 @@ The socket is --socket, else $SOFTROCE_SOCKET, else softroce/softroce.sock in $X
 	fl.StringVar(&f.socket, "socket", "", "path of the Unix socket")
 	fl.StringVar(&f.mode, "socket-mode", "0600", "permissions of the socket, octal")
 	fl.StringVar(&f.group, "socket-group", "", "group that owns the socket, by name or number")
-	fl.StringVar(&f.metrics, "metrics", "", "address for Prometheus metrics, as 127.0.0.1:9479 (default: none)")
+	fl.StringVar(&f.metrics, "metrics", "", "address for Prometheus metrics, as 127.0.0.1:9479; /metrics?qps=1 adds each queue pair's (default: none)")
 	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	fl.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	fl.StringVar(&f.pcap, "pcap", "", "write a pcapng of every packet to this file")
@@ -224,13 +222,8 @@ func serveMetrics(addr string, a *nic.Adapter, log *slog.Logger) (stop func(), e
 	if err != nil {
 		return nil, fmt.Errorf("--metrics: %w", err)
 	}
-	reg := prometheus.NewRegistry()
-	if err := reg.Register(metrics.New(a)); err != nil {
-		_ = l.Close() // nothing is served yet
-		return nil, fmt.Errorf("--metrics: %w", err)
-	}
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	mux.Handle("/metrics", metrics.Handler(a))
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	go func() {
 		if err := srv.Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
