@@ -320,6 +320,9 @@ func TestF51DestroyUnderLoad(t *testing.T) {
 	}
 	stop.Store(true)
 	wg.Wait()
+	if n := a.Snapshot().Control.Faults; n != 0 {
+		t.Errorf("%d faults: a worker touched memory after its end", n)
+	}
 }
 
 // Field case F39: a program scribbles over all its rings and doorbells while
@@ -493,5 +496,51 @@ func TestKeysDieWithTheProgram(t *testing.T) {
 	r := rawHello(t, a)
 	if again := r.sharedMR(r.pd(), 4096); again.RKey == key.RKey {
 		t.Errorf("the next region has the dead one's key %#x", again.RKey)
+	}
+}
+
+// DESIGN §6: a deregistration ends look-ups at once, and unmaps only after
+// every worker has passed a turn's boundary. A worker that is in the middle
+// of a turn still reads what it looked up before.
+func TestDeregWaitsForEveryWorker(t *testing.T) {
+	a := startAdapter(t, nil)
+	r := rawHello(t, a)
+	mr := r.sharedMR(r.pd(), 4096)
+	a.mu.Lock()
+	pd := a.lastPD
+	a.mu.Unlock()
+	seg, err := a.keys.Remote(mr.RKey, pd, 0x10000, 8, mrtable.AccessRemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := within(t)
+	busy, done := make(chan struct{}), make(chan struct{})
+	a.workers[1].post(func() {
+		defer close(done)
+		close(busy)
+		for ctx.Err() == nil {
+			if _, err := a.keys.Remote(mr.RKey, pd, 0x10000, 8, mrtable.AccessRemoteWrite); err != nil {
+				break
+			}
+			runtime.Gosched()
+		}
+		// Marked: the control plane goes on as far as it dares.
+		for range 2000 {
+			runtime.Gosched()
+		}
+		if n := a.ledger.usage()[ResourceMappings]; n != 1 {
+			t.Errorf("the memory is unmapped while a worker is in its turn")
+			return
+		}
+		var b [8]byte
+		if err := seg.ReadAt(b[:], 0); err != nil {
+			t.Errorf("read of a segment got before: %v", err)
+		}
+	})
+	<-busy
+	must[uapi.Empty](r, uapi.OpDeregMR, &uapi.HandleRequest{Handle: mr.Handle})
+	<-done
+	if n := a.ledger.usage()[ResourceMappings]; n != 0 {
+		t.Errorf("%d mappings after the deregistration", n)
 	}
 }
