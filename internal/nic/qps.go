@@ -48,6 +48,7 @@ func (w *worker) addQP(q *qp) error {
 	for int(q.index) >= len(q.link.qps) {
 		q.link.qps = append(q.link.qps, nil)
 	}
+	q.link.doorbell.Limit(uint32(len(q.link.qps)))
 	q.link.qps[q.index] = q
 	w.byQPN[q.qpn] = q
 	return nil
