@@ -67,6 +67,31 @@ func TestKeysNotSoonReused(t *testing.T) {
 	}
 }
 
+// TestVariantContinuesGeneration: when a slot's generation has used up its
+// part of the upper 24 bits, the variant byte goes on; all 256 values come
+// before a key comes back.
+func TestVariantContinuesGeneration(t *testing.T) {
+	const slots = 1 << 16
+	tab := New(Config{MaxRegions: slots, Secret: 21})
+	const lap = 1 << fieldBits / slots
+	for _, slot := range []uint32{0, 1, slots - 1} {
+		seen := make(map[uint32]bool)
+		for i := range uint64(256) {
+			k := tab.key(slot, 5+i*lap)
+			if k>>8 != tab.key(slot, 5)>>8 || tab.slotOf(k) != slot {
+				t.Fatalf("slot %d, lap %d: key %#x is not of the same slot and generation bits", slot, i, k)
+			}
+			seen[k] = true
+		}
+		if len(seen) != 256 {
+			t.Errorf("slot %d: %d different keys in 256 laps", slot, len(seen))
+		}
+		if tab.key(slot, 5+256*lap) != tab.key(slot, 5) {
+			t.Errorf("slot %d: the key does not come back after 256 laps", slot)
+		}
+	}
+}
+
 // TestFreedSlotGoesToTheBack: with n slots, a slot is used again after the n-1
 // others.
 func TestFreedSlotGoesToTheBack(t *testing.T) {

@@ -124,8 +124,7 @@ func (q *SendQueue) PopFront() {
 	e := q.entry(0)
 	q.slab.FreeSGEs(e.SGList)
 	q.slab.FreeBytes(e.Inline)
-	*e = WQE{}
-	q.first++
+	q.first++ // the place is not used again before its chunk was given back, and so zeroed
 	q.n--
 	if q.first == chunkWQEs {
 		q.give(q.head)
