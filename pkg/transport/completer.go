@@ -35,16 +35,15 @@ func (q *QP) handleAck(now time.Time, psn bth.PSN, s bth.Syndrome) Verdict {
 		return Accepted
 	}
 	// A NAK acknowledges everything before its PSN.
-	if !q.ackBefore(now, psn) {
-		q.impliedNAK()
-		return Accepted
-	}
+	due := q.ackBefore(now, psn)
 	if !q.state.ProcessesResponses() {
 		return Accepted // a local fault behind what was acknowledged
 	}
 	switch {
-	case s.IsRNR():
-		q.notReady(now, s.RNRTimer())
+	case s.IsRNR() && (due || q.mayWait()):
+		q.notReady(now, psn, s.RNRTimer())
+	case !due:
+		q.impliedNAK()
 	case s == bth.NAKSequence:
 		q.sequenceNAK()
 	default:
@@ -152,7 +151,8 @@ func (q *QP) advance(now time.Time, e *wq.WQE, to bth.PSN) {
 	}
 	r.una = to
 	r.retries, r.rnrLeft = q.attr.RetryCnt, q.attr.RNRRetry
-	r.impliedBy, r.rnrWait = false, false
+	r.impliedBy = false
+	r.rnrWait = r.rnrWait && !to.After(r.rnrPSN)
 	q.grow(cost)
 	if done == packetsOf(e) {
 		q.popHead(cq.Success)

@@ -178,9 +178,13 @@ func (q *QP) PollTransmit(now time.Time, buf []byte) (n int, tx Transmit) {
 // Fatal moves the queue pair to ERR after a fault that is not the peer's: its
 // completion queue overflowed, its memory is gone (fault class G).
 func (q *QP) Fatal(now time.Time) {
-	if q.state == qpstate.Err {
+	switch q.state {
+	case qpstate.Err:
 		q.rsp.dropAnswers()
 		return
+	case qpstate.Reset:
+		return // it has nothing to lose
+	case qpstate.Init, qpstate.RTR, qpstate.RTS, qpstate.SQD, qpstate.SQE:
 	}
 	q.becomeErr(false)
 	q.event(Event{Kind: QPFatal})

@@ -42,9 +42,9 @@ type requester struct {
 	impliedBy bool // a gap in the responses at una was obeyed
 	rnrWait   bool
 
-	rnrCode     uint8
 	ackDeadline time.Time
 	rnrUntil    time.Time
+	rnrPSN      bth.PSN // of the request that found no receive
 }
 
 // start makes the requester ready to send from the first PSN.

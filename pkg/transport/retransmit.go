@@ -76,9 +76,7 @@ func (r *requester) deadline() time.Time {
 func (q *QP) expire(now time.Time) {
 	r := &q.req
 	if r.rnrWait {
-		if !now.Before(r.rnrUntil) {
-			r.rnrWait, r.rnrUntil = false, time.Time{}
-		}
+		r.rnrWait = now.Before(r.rnrUntil)
 		return
 	}
 	if r.ackDeadline.IsZero() || now.Before(r.ackDeadline) {
@@ -128,9 +126,13 @@ func (q *QP) goBack() {
 	r.ackDeadline = time.Time{}
 }
 
-// notReady obeys an RNR NAK for una: nothing is sent until its time is over
-// (IBTA Vol 1 §9.7.5.2.8).
-func (q *QP) notReady(now time.Time, code uint8) {
+// mayWait says whether rnr_retry allows one more wait.
+func (q *QP) mayWait() bool { return q.req.rnrLeft > 0 }
+
+// notReady obeys an RNR NAK for PSN psn: nothing is sent until its time is over
+// (IBTA Vol 1 §9.7.5.2.8). The PSN is una, or behind a READ or an atomic whose
+// answer is still to come, and may come during the wait.
+func (q *QP) notReady(now time.Time, psn bth.PSN, code uint8) {
 	r := &q.req
 	if r.rnrWait {
 		return
@@ -139,7 +141,7 @@ func (q *QP) notReady(now time.Time, code uint8) {
 	q.cfg.Counters.RcvdRNRErr++
 	q.stats.RNRNAKsRcvd++
 	q.noteOnce(Event{Kind: NoteRNRTimer, Code: code, Wait: wait})
-	if r.rnrLeft == 0 {
+	if !q.mayWait() {
 		q.cfg.Counters.RetryRNRExceededErr++
 		q.event(Event{Kind: NoteRNRRetryExceeded, PSN: r.una, Count: int(q.attr.RNRRetry), Code: code, Wait: wait})
 		q.failHead(cq.RNRRetryExcErr)
@@ -152,7 +154,7 @@ func (q *QP) notReady(now time.Time, code uint8) {
 	r.retries = q.attr.RetryCnt
 	q.stats.RNRWait += wait
 	q.goBack()
-	r.rnrWait, r.rnrCode, r.rnrUntil = true, code, now.Add(wait)
+	r.rnrWait, r.rnrPSN, r.rnrUntil = true, psn, now.Add(wait)
 }
 
 // impliedNAK obeys a response that shows that the one due at una was lost
