@@ -33,7 +33,8 @@ func (d *daemon) start(ctx context.Context) error {
 	}
 	defer file.Close()
 	// Not bound to ctx: an interrupted run ends it by stop, too.
-	d.cmd = child(context.WithoutCancel(ctx), d.program, "daemon", "--addr", "10.77.0.1", "--addr", "fd77::1", "--socket", d.socket)
+	d.cmd = child(context.WithoutCancel(ctx), d.program, "daemon", "--addr", "10.77.0.1", "--addr", "fd77::1", "--socket", d.socket,
+		"--metrics", metricsAddress)
 	d.cmd.Stdout, d.cmd.Stderr = file, file
 	if err := d.cmd.Start(); err != nil {
 		return err

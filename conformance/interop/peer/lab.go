@@ -150,6 +150,8 @@ func (l *lab) play(ctx context.Context, cases []testCase) int {
 	}
 	if l.daemon != nil {
 		begin := time.Now()
+		l.verdict("daemon/books", time.Since(begin), l.daemon.books(ctx), l.daemon.metricsFile())
+		begin = time.Now()
 		l.verdict("daemon/stop", time.Since(begin), l.daemon.stop(), l.daemon.logFile())
 	}
 	return l.close(ctx)
