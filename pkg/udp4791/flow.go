@@ -150,6 +150,12 @@ func (e *Endpoint) bindSendSocket(li int, port uint16) (int, uint16) {
 	if err != nil {
 		return -1, 0
 	}
+	if !sameNamespace(fd, e.recv[li]) {
+		// The caller's thread has been moved, or the group was opened on one
+		// that had: a packet must not leave into another network.
+		unix.Close(fd)
+		return -1, 0
+	}
 	setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, e.g.cfg.SendBuffer)
 	if attachFilter(fd, unix.SO_ATTACH_FILTER, dropProgram()) != nil {
 		// Without the filter a stranger could fill this socket's receive
@@ -167,6 +173,17 @@ func (e *Endpoint) bindSendSocket(li int, port uint16) (int, uint16) {
 	}
 	unix.Close(fd)
 	return -1, 0
+}
+
+// soNetnsCookie is SO_NETNS_COOKIE (Linux 5.14), which x/sys does not name.
+const soNetnsCookie = 71
+
+// sameNamespace reports whether two sockets are of one network namespace, as
+// far as the kernel can tell.
+func sameNamespace(a, b int) bool {
+	ca, errA := unix.GetsockoptUint64(a, unix.SOL_SOCKET, soNetnsCookie)
+	cb, errB := unix.GetsockoptUint64(b, unix.SOL_SOCKET, soNetnsCookie)
+	return errA != nil || errB != nil || ca == cb
 }
 
 // CloseFlow gives a flow back. The socket closes with its last flow; what the
