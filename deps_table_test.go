@@ -214,10 +214,6 @@ var rules = []rule{
 	{path: "internal/tools/...", is: "small programs that the Makefile runs", never: "a part of softroce"},
 
 	{
-		path: "internal/demo", is: "every verb once between two adapters, checked", never: "a second way to do a verb",
-		may: []string{"pkg/adapter", "pkg/verbs"}, testsMay: edgeTests,
-	},
-	{
 		path: "internal/pingpong", is: "rdma-core's ping-pong exchange and loop", never: "flags, sockets of the adapter",
 		may: public, testsMay: edgeTests, unix: true,
 	},
@@ -229,11 +225,6 @@ var rules = []rule{
 		path: "internal/bench", is: "softroce beside what limits it, in one interleaved run", never: "a figure of its own making",
 		may: join(public, []string{"internal/perf", "internal/testnet", "pkg/udp4791", netlink, netns}), testsMay: edgeTests, unix: true,
 	},
-	{
-		path: "internal/e2e", is: "tests of whole processes, and what happens when one is killed", never: "code other than tests",
-		testsMay: join(edgeTests, []string{"pkg/verbs"}), unix: true,
-	},
-
 	{
 		path: "cmd/softroce/...", is: "flags, signals, output", never: "logic worth a test of its own",
 		may:      join(public, []string{"internal/nic", "internal/shm", "internal/capture", "internal/metrics", "internal/demo", "internal/pingpong", "internal/perf", cobra, pflag, prometheus}),
