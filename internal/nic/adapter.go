@@ -106,6 +106,8 @@ type Adapter struct {
 	lastPD    mrtable.PD
 	load      []int // QPs per worker
 
+	refusedLog rateLimit
+
 	serving sync.WaitGroup // ServeConn and Serve calls
 }
 

@@ -2,11 +2,14 @@ package nic
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +35,9 @@ func TestMain(m *testing.M) {
 	case "client", "parent":
 		err := childMain(role == "parent", os.Getenv(envSocket))
 		fmt.Println("failed:", err)
+		os.Exit(1)
+	case "stranger":
+		fmt.Println("failed:", strangerMain(os.Getenv(envSocket)))
 		os.Exit(1)
 	case "holder":
 		// Holds the socket it inherited until its standard input ends.
@@ -81,6 +87,58 @@ func childMain(parent bool, socket string) error {
 	}
 	fmt.Println("ready")
 	select {}
+}
+
+// strangerMain becomes another user, and sees that foreign memory is refused
+// to it by name while shared memory is not.
+func strangerMain(socket string) error {
+	shm.ShareAcrossProcesses()
+	if err := unix.Setgroups(nil); err != nil {
+		return err
+	}
+	if err := syscall.Setgid(strangerID); err != nil {
+		return err
+	}
+	if err := syscall.Setuid(strangerID); err != nil {
+		return err
+	}
+	c, err := shm.Dial(socket)
+	if err != nil {
+		return err
+	}
+	d, err := verbs.OpenConn(c)
+	if err != nil {
+		return err
+	}
+	pd, err := d.AllocPD()
+	if err != nil {
+		return err
+	}
+	if _, err := pd.AllocMR(4096, allAccess); err != nil {
+		return fmt.Errorf("shared memory: %w", err)
+	}
+	_, err = pd.RegMR(make([]byte, 8192), allAccess)
+	if !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "user") || !strings.Contains(err.Error(), "shared regions") {
+		return fmt.Errorf("foreign memory: %v; want EPERM that names the users and the way out", err)
+	}
+	fmt.Println("ready")
+	select {}
+}
+
+// strangerID is the user and group of the stranger: nobody.
+const strangerID = 65534
+
+// openToAll lets every user reach the socket.
+func openToAll(t *testing.T, socket string) {
+	t.Helper()
+	if err := os.Chmod(socket, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for dir := filepath.Dir(socket); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func oneOfEach(d *verbs.Device) error {

@@ -502,3 +502,41 @@ func TestGUIDsDiffer(t *testing.T) {
 		t.Errorf("GUID %#x: not a locally administered EUI-64", a.guid())
 	}
 }
+
+// A channel never has more queues than its pipe takes records, whatever has
+// been read of it: with room queues, each with one record unread, every write
+// passes.
+func TestChannelPipeCannotFill(t *testing.T) {
+	w, fd, err := shm.NewRecordPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()      //nolint:errcheck // a test's end (2026-11)
+	defer unix.Close(fd) //nolint:errcheck // likewise
+	room := channelRoom(fd)
+	if room < 500 {
+		t.Fatalf("room for %d queues only", room)
+	}
+	ch := channel{pipe: w}
+	unread := 0
+	for i := range 3 * room {
+		if unread == room {
+			if n, err := unix.Read(fd, make([]byte, uapi.ChannelRecordSize)); n != uapi.ChannelRecordSize || err != nil {
+				t.Fatalf("read %d bytes, %v", n, err)
+			}
+			unread--
+		}
+		if !ch.post(uint32(i)) {
+			t.Fatalf("record %d refused with %d unread of %d", i, unread, room)
+		}
+		unread++
+	}
+
+	a := startAdapter(t, nil)
+	r := rawHello(t, a)
+	h := must[uapi.HandleReply](r, uapi.OpCreateChannel, nil).Handle
+	for range room {
+		must[uapi.CreateCQReply](r, uapi.OpCreateCQ, &uapi.CreateCQRequest{CQE: 1, Channel: h})
+	}
+	r.wantRefusal(r.call(uapi.OpCreateCQ, &uapi.CreateCQRequest{CQE: 1, Channel: h}), syscall.ENOMEM, "completion channel", fmt.Sprint(room))
+}

@@ -125,7 +125,7 @@ func (p *program) greet() error {
 	if err := p.conn.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
 		return err
 	}
-	buf := make([]byte, shm.MaxMessage)
+	buf := make([]byte, maxRequest)
 	n, fds, err := p.conn.Recv(buf)
 	shm.CloseFDs(fds)
 	if err != nil {
@@ -233,7 +233,7 @@ func (a *Adapter) sendRefusal(c *shm.Conn, cause error) {
 	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
 		return
 	}
-	buf := make([]byte, shm.MaxMessage)
+	buf := make([]byte, maxRequest)
 	n, fds, err := c.Recv(buf)
 	shm.CloseFDs(fds)
 	if err != nil {

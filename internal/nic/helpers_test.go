@@ -75,7 +75,6 @@ type endpoint struct {
 	cq  *verbs.CQ
 	mr  *verbs.MR
 	qp  *verbs.QP
-	gid verbs.GID
 }
 
 const allAccess = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
@@ -101,18 +100,29 @@ func newEndpoint(t testing.TB, d *verbs.Device, size int) *endpoint {
 		Cap: verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInlineData: 64},
 	})
 	check(err)
-	e.gid, err = d.QueryGID(0)
-	check(err)
 	return e
 }
 
 func connectPair(t testing.TB, a, b *endpoint) {
 	t.Helper()
-	if err := a.qp.ConnectRC(verbs.RCPeer{QPN: b.qp.Num(), PSN: 7, GID: b.gid}, verbs.RCConfig{PSN: 3}); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.qp.ConnectRC(verbs.RCPeer{QPN: a.qp.Num(), PSN: 3, GID: a.gid}, verbs.RCConfig{PSN: 7}); err != nil {
-		t.Fatal(err)
+	connectPairAt(t, a, b, 0)
+}
+
+// connectPairAt connects by the GIDs at an index that both have.
+func connectPairAt(t testing.TB, a, b *endpoint, index uint8) {
+	t.Helper()
+	for _, side := range []struct {
+		own, peer *endpoint
+		psn, rpsn verbs.PSN
+	}{{a, b, 3, 7}, {b, a, 7, 3}} {
+		gid, err := side.peer.dev.QueryGID(int(index))
+		if err != nil {
+			t.Fatal(err)
+		}
+		peer := verbs.RCPeer{QPN: side.peer.qp.Num(), PSN: side.rpsn, GID: gid}
+		if err := side.own.qp.ConnectRC(peer, verbs.RCConfig{PSN: side.psn, SGIDIndex: index}); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -1,7 +1,10 @@
 package nic
 
 import (
+	"os"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/softroce/softroce/internal/shm"
 	"github.com/softroce/softroce/internal/uapi"
@@ -20,9 +23,21 @@ func (p *program) createChannel(*uapi.CreateChannelRequest) (reply, error) {
 		p.account.release(ResourceChannels, 1)
 		return reply{}, refuse(errnoOf(err, syscall.ENOMEM), "%v", err)
 	}
-	h := p.channels.add(&channelObject{channel: channel{pipe: w}})
+	h := p.channels.add(&channelObject{channel: channel{pipe: w}, room: channelRoom(readFD)})
 	fds := []int{readFD}
 	return reply{body: &uapi.HandleReply{Handle: h}, fds: fds, closeAfter: fds}, nil
+}
+
+// channelRoom is how many CQs a channel's pipe serves so that it can never be
+// full, with one record of each unread: the kernel frees a pipe's memory by
+// pages, so one page may be taken by a single record.
+func channelRoom(fd int) int {
+	size, err := unix.FcntlInt(uintptr(fd), unix.F_GETPIPE_SZ, 0)
+	if err != nil {
+		return 1
+	}
+	pages := size / os.Getpagesize()
+	return max(1, (pages-1)*(os.Getpagesize()/uapi.ChannelRecordSize))
 }
 
 func (p *program) destroyChannel(m *uapi.HandleRequest) (reply, error) {
@@ -45,6 +60,9 @@ func (p *program) createCQ(m *uapi.CreateCQRequest) (reply, error) {
 		var ok bool
 		if ch, ok = p.channels.lookup(m.Channel); !ok {
 			return reply{}, errHandle("completion channel", m.Channel)
+		}
+		if ch.users >= ch.room {
+			return reply{}, refuse(syscall.ENOMEM, "completion channel %d serves %d completion queues, the most its pipe has room for", m.Channel, ch.users)
 		}
 	}
 	limit := p.a.cfg.Limits.MaxCQE

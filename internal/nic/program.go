@@ -65,6 +65,7 @@ type (
 	channelObject struct {
 		channel
 		users int // CQs
+		room  int // the most CQs
 	}
 	cqObject struct {
 		*cqueue

@@ -22,6 +22,9 @@ const (
 	// clientFDs is how many descriptors a client's message may carry: one is
 	// of use, a few more are refused by name instead of as a hang-up.
 	clientFDs = 4
+	// maxRequest is the longest request in bytes; none comes near it, and a
+	// connection must not cost much memory.
+	maxRequest = 8 << 10
 )
 
 // Serve accepts programs on l until l or the adapter is closed, which is no
@@ -80,14 +83,14 @@ func (a *Adapter) ServeConn(c *shm.Conn) {
 	defer a.leave(c)
 	p, err := a.identify(c)
 	if err != nil {
-		a.log.Warn("connection refused", "adapter", a.cfg.Name, "err", err)
+		a.logRefused("connection refused", 0, err)
 		a.sendRefusal(c, err)
 		return
 	}
 	defer p.release()
 	defer p.watch()()
 	if err := p.greet(); err != nil {
-		a.log.Warn("program refused", "adapter", a.cfg.Name, "pid", p.pid, "uid", p.uid, "err", err)
+		a.logRefused("program refused", p.pid, err)
 		return
 	}
 	a.control.programs.Add(1)
@@ -95,6 +98,17 @@ func (a *Adapter) ServeConn(c *shm.Conn) {
 	why := p.serve()
 	a.control.deaths.Add(1)
 	a.log.Info("program gone", "adapter", a.cfg.Name, "pid", p.pid, "uid", p.uid, "why", why)
+}
+
+// logRefused writes one line a second at most: whoever may connect must not
+// be able to fill the log.
+func (a *Adapter) logRefused(what string, pid int, err error) {
+	a.mu.Lock()
+	n, ok := a.refusedLog.allow(time.Now())
+	a.mu.Unlock()
+	if ok {
+		a.log.Warn(what, "adapter", a.cfg.Name, "pid", pid, "err", err, "suppressed", n)
+	}
 }
 
 // admit registers a connection, unless the adapter is closing.
@@ -170,7 +184,7 @@ func (p *program) watch() (stop func()) {
 
 // serve answers the program's requests until it is gone, and says why it is.
 func (p *program) serve() string {
-	buf := make([]byte, shm.MaxMessage)
+	buf := make([]byte, maxRequest)
 	var out []byte
 	for {
 		n, fds, err := p.conn.Recv(buf)
