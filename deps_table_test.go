@@ -196,7 +196,8 @@ var rules = []rule{
 	},
 	{
 		path: "pkg/adapter", is: "an adapter inside the program's own process", never: "a second data path",
-		may: []string{"internal/nic", "internal/shm", "internal/capture", "pkg/verbs"}, testsMay: join(edgeTests, leaves), unix: true,
+		may: []string{"internal/nic", "internal/shm", "internal/capture", "pkg/verbs"}, unix: true,
+		testsMay: join(edgeTests, leaves, []string{"pkg/transport", "pkg/udp4791", "internal/uapi", "internal/metrics", "internal/demo", prometheus}),
 	},
 
 	{
