@@ -35,9 +35,9 @@ type Config struct {
 	Workers int
 	// Window is the most bytes in flight on one queue pair; 0: the default.
 	Window int
-	// RecvBuffer is the socket's receive buffer in bytes; 0: as much as the
-	// host allows, up to 8 MiB.
-	RecvBuffer int
+	// RecvBuffer and SendBuffer are the sockets' buffers in bytes; 0: as much
+	// as the host allows, up to 8 MiB.
+	RecvBuffer, SendBuffer int
 	// StrictICRC refuses packets whose IPv4 identification cannot be proven.
 	StrictICRC bool
 	// Log gets what an operator should know; nil discards.
@@ -63,7 +63,7 @@ func Start(cfg Config) (*Adapter, error) {
 	a := &Adapter{}
 	c := nic.Config{
 		Name: cfg.Name, Addrs: cfg.Addrs, Interface: cfg.Interface, Workers: cfg.Workers, Window: cfg.Window,
-		RecvBuffer: cfg.RecvBuffer, StrictICRC: cfg.StrictICRC, Log: cfg.Log,
+		RecvBuffer: cfg.RecvBuffer, SendBuffer: cfg.SendBuffer, StrictICRC: cfg.StrictICRC, Log: cfg.Log,
 	}
 	var err error
 	if cfg.Capture != nil {
