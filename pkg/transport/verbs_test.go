@@ -76,3 +76,19 @@ func everyVerb(t *testing.T, mtu bth.MTU, n int) {
 		t.Errorf("timer runs with nothing outstanding: %v", d)
 	}
 }
+
+// TestInlineOfSeveralPackets: inline data longer than the path MTU.
+func TestInlineOfSeveralPackets(t *testing.T) {
+	a, b := connected(t, options{mtu: bth.MTU256, sigAll: true})
+	b.postRecv(start, 1, b.sge(0x1000, 500))
+	data := append([]byte(nil), a.mem[3:503]...)
+	a.post(start, wq.SendWR{WRID: 1, Opcode: wq.Send, Flags: wq.SendInline, Inline: data})
+	a.post(start, wq.SendWR{WRID: 2, Opcode: wq.RDMAWrite, Flags: wq.SendInline, Inline: data, RemoteAddr: memBase + 0x2000, RKey: b.mr.RKey()})
+	want := append([]byte(nil), data...)
+	clear(data)
+	exchange(start, a, b)
+	if !bytes.Equal(b.mem[0x1000:0x1000+500], want) || !bytes.Equal(b.mem[0x2000:0x2000+500], want) {
+		t.Error("data differs")
+	}
+	wantTexts(t, "completions", a.sendCQ.take(), "1 SUCCESS SEND len=500", "2 SUCCESS RDMA_WRITE len=500")
+}
