@@ -73,7 +73,7 @@ Ping-pong with rdma-core's ibv_rc_pingpong:     softroce pingpong [HOST]`,
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return &exitError{2, fmt.Errorf("%w (see softroce %s --help)", err, c.Name())}
 	})
-	root.AddCommand(newDaemonCmd(), newDevinfoCmd(), newDemoCmd(), newDecodeCmd(), newPingpongCmd())
+	root.AddCommand(newDaemonCmd(), newDevinfoCmd(), newDemoCmd(), newDecodeCmd(), newPingpongCmd(), newPerfCmd())
 	return root
 }
 

@@ -1,0 +1,191 @@
+package perf
+
+import (
+	"context"
+	"time"
+
+	"github.com/softroce/softroce/pkg/verbs"
+)
+
+// bytePolls is how often the memory is looked at before the completion queue
+// is polled too, which yields the processor (our own tuning).
+const bytePolls = 20
+
+// loadByte reads a byte that the adapter may write meanwhile. A call that is
+// not inlined keeps the compiler from reading it once for all.
+//
+//go:noinline
+func loadByte(b []byte, i int) byte { return b[i] }
+
+// pinger makes single operations on queue pair 0.
+type pinger struct {
+	s        *session
+	size     int
+	wr       verbs.SendWR
+	n        int64 // operations
+	inFlight int   // sends not yet completed
+	arrived  int   // messages that came and were not asked for yet
+	wcs      [16]verbs.WC
+}
+
+func (s *session) pinger(size int) *pinger {
+	g := &pinger{s: s, size: size, wr: s.request(0, size)}
+	g.wr.Flags |= verbs.SendSignaled
+	g.wr.WRID = mark(0, 1)
+	return g
+}
+
+// post posts the next operation.
+func (g *pinger) post(ctx context.Context) error {
+	for g.inFlight >= g.s.p.TxDepth {
+		if err := g.reap(ctx); err != nil {
+			return err
+		}
+	}
+	wr := g.wr
+	g.s.number(&wr, g.n)
+	g.n++
+	if g.s.p.Op == Write {
+		g.s.mr.Bytes()[g.s.lay.local(0)+g.size-1] = byte(g.n)
+	}
+	g.inFlight++
+	_, err := g.s.qps[0].PostSend(wr)
+	return err
+}
+
+// reap waits for completions and takes them.
+func (g *pinger) reap(ctx context.Context) error {
+	n, err := g.s.wait(ctx, g.wcs[:])
+	if err != nil {
+		return err
+	}
+	return g.take(n)
+}
+
+func (g *pinger) take(n int) error {
+	for i := range g.wcs[:n] {
+		if g.wcs[i].WRID&recvMark == 0 {
+			g.inFlight--
+			continue
+		}
+		g.arrived++
+		if err := g.s.received(&g.wcs[i], g.size, g.s.index); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// message waits for number n of the peer's.
+func (g *pinger) message(ctx context.Context, n int64) error {
+	if g.s.p.Op == Write {
+		return g.written(ctx, byte(n))
+	}
+	for g.arrived == 0 {
+		if err := g.reap(ctx); err != nil {
+			return err
+		}
+	}
+	g.arrived--
+	return nil
+}
+
+// written polls the last byte of what the peer writes.
+func (g *pinger) written(ctx context.Context, want byte) error {
+	mem, at := g.s.mr.Bytes(), g.s.lay.target(0, 0)+g.size-1
+	for polls := 1; loadByte(mem, at) != want; polls++ {
+		if polls < bytePolls {
+			continue
+		}
+		n, err := g.s.cq.Poll(g.wcs[:])
+		if err == nil {
+			err = good(g.wcs[:n])
+		}
+		if err != nil {
+			return err
+		}
+		if err := g.take(n); err != nil {
+			return err
+		}
+		if polls%64 == 0 && ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// once makes one operation from its post to its end.
+func (g *pinger) once(ctx context.Context) error {
+	if err := g.post(ctx); err != nil {
+		return err
+	}
+	if g.s.p.Op.pingPong() {
+		return g.message(ctx, g.n)
+	}
+	for g.inFlight > 0 {
+		if err := g.reap(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// drain waits for the completions of all sends.
+func (g *pinger) drain(ctx context.Context) error {
+	for g.inFlight > 0 {
+		if err := g.reap(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// latency is the client's part for one size.
+func (s *session) latency(size int) (*Row, []int64, error) {
+	g := s.pinger(size)
+	var times samples
+	start := time.Now()
+	last, shown := start, start
+	for s.p.Duration == 0 && g.n < int64(s.p.Iters) || s.p.Duration > 0 && last.Sub(start) < s.p.Duration {
+		if err := g.once(s.ctx); err != nil {
+			return nil, nil, err
+		}
+		now := time.Now()
+		times.add(now.Sub(last))
+		last = now
+		if s.cfg.Progress != nil && now.Sub(shown) >= progressTick {
+			shown = now
+			s.cfg.Progress(Progress{Size: size, Part: s.p.part(g.n, now.Sub(start))})
+		}
+	}
+	if err := g.drain(s.ctx); err != nil {
+		return nil, nil, err
+	}
+	parts := 1.0
+	if s.p.Op.pingPong() {
+		parts = 2
+	}
+	return &Row{Size: size, Iters: g.n, Elapsed: last.Sub(start), Lat: times.row(parts)}, []int64{g.n}, nil
+}
+
+// echo is the server's part for one size: it answers until the client is
+// done.
+func (s *session) echo(size int, w *waiter) (message, error) {
+	g := s.pinger(size)
+	for {
+		err := g.message(w.ctx, g.n+1)
+		if err == nil {
+			err = g.post(s.ctx)
+		}
+		if err == nil {
+			continue
+		}
+		if !w.ended() {
+			return w.m, err
+		}
+		if err := w.result(s); err != nil {
+			return w.m, err
+		}
+		return w.m, g.drain(s.ctx)
+	}
+}
