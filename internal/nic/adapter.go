@@ -190,13 +190,13 @@ func (a *Adapter) open(gids []gidEntry) error {
 
 func (a *Adapter) logStart(gids []gidEntry) {
 	for i := range gids {
-		a.log.Info("gid", "adapter", a.cfg.Name, "index", i, "gid", gids[i].gid.String(),
-			"interface", gids[i].ifname, "link_mtu", gids[i].linkMTU)
+		a.log.Info(keyGID, keyAdapter, a.cfg.Name, keyIndex, i, keyGID, gids[i].gid.String(),
+			keyInterface, gids[i].ifname, keyLinkMTU, gids[i].linkMTU)
 	}
-	a.log.Info("adapter started", "adapter", a.cfg.Name, "workers", len(a.workers),
-		"active_mtu", a.portMTU().Bytes(), "recv_buffer", a.group.RecvBuffer())
+	a.log.Info("adapter started", keyAdapter, a.cfg.Name, keyWorkers, len(a.workers),
+		keyActiveMTU, a.portMTU().Bytes(), keyRecvBuffer, a.group.RecvBuffer())
 	for _, n := range a.group.Notes() {
-		a.log.Info(n, "adapter", a.cfg.Name)
+		a.log.Info(n, keyAdapter, a.cfg.Name)
 	}
 }
 

@@ -76,6 +76,19 @@ func (b *batcher) add(q *qp, n int, tx *transport.Transmit) {
 	b.used += (n + 63) &^ 63
 }
 
+// holds says whether packets of q are refused and wait here.
+func (b *batcher) holds(q *qp) bool {
+	if !b.refused {
+		return false
+	}
+	for i := b.sent; i < len(b.meta); i++ {
+		if b.meta[i].q == q {
+			return true
+		}
+	}
+	return false
+}
+
 // setID makes slot i a packet of identification id.
 func (b *batcher) setID(i int, id uint16) {
 	m := &b.meta[i]
@@ -157,6 +170,6 @@ func (w *worker) sentPackets(i, n int) {
 func (w *worker) sendFailed(s *udp4791.SendSlot, err error) {
 	w.stats.sendError(err)
 	if n, ok := w.sendLog.allow(w.now); ok {
-		w.a.log.Warn("a packet could not be sent", "dst", s.Dst.String(), "bytes", len(s.Buf), "err", err, "suppressed", n)
+		w.a.log.Warn("a packet could not be sent", keyDst, s.Dst.String(), keyBytes, len(s.Buf), keyErr, err, keySuppressed, n)
 	}
 }

@@ -37,6 +37,6 @@ func (w *worker) captured(err error) {
 		return
 	}
 	if w.a.tap.Swap(nil) != nil {
-		w.a.log.Error("the capture stopped", "err", err)
+		w.a.log.Error("the capture stopped", keyErr, err)
 	}
 }

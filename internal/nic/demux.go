@@ -17,7 +17,7 @@ func (w *worker) receive() int {
 	if err != nil {
 		w.stats.RecvErrors++
 		if n, ok := w.recvLog.allow(w.now); ok {
-			w.a.log.Warn("receive failed", "worker", w.index, "err", err, "suppressed", n)
+			w.a.log.Warn("receive failed", keyWorker, w.index, keyErr, err, keySuppressed, n)
 		}
 		return 0
 	}
@@ -102,8 +102,8 @@ func (w *worker) drop(meta *udp4791.RecvMeta, buf []byte, why Drop) {
 func (w *worker) badICRC(meta *udp4791.RecvMeta, buf []byte, v *icrcVerdict) {
 	w.drop(meta, buf, DropICRC)
 	if n, ok := w.icrcLog.allow(w.now); ok {
-		w.a.log.Warn("bad ICRC, packet dropped", "src", meta.Src.String(), "dst", meta.Dst.String(),
-			"qpn", uint32(w.pkt.BTH().DestQP()), "got", v.got, "want", v.want, "bytes", len(buf), "suppressed", n)
+		w.a.log.Warn("bad ICRC, packet dropped", keySrc, meta.Src.String(), keyDst, meta.Dst.String(),
+			keyQPN, uint32(w.pkt.BTH().DestQP()), keyGot, v.got, keyWant, v.want, keyBytes, len(buf), keySuppressed, n)
 	}
 }
 
@@ -193,7 +193,7 @@ func (w *worker) event(q *qp, ev transport.Event) {
 		return
 	}
 	q.warned |= bit
-	w.a.log.Warn(ev.Text(), "qpn", uint32(q.qpn), "peer", q.path.Dst.String(), "pid", q.prog.pid)
+	w.a.log.Warn(ev.Text(), keyQPN, uint32(q.qpn), keyPeer, q.path.Dst.String(), keyPID, q.prog.pid)
 }
 
 // asyncOf is the verbs' number of an engine's event.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/softroce/softroce/internal/shm"
 	"github.com/softroce/softroce/internal/uapi"
+	"github.com/softroce/softroce/pkg/wq"
 )
 
 // A reply is what a request is answered with. fds go with it; those in
@@ -216,7 +217,7 @@ func (p *program) link(i int, w *worker) error {
 		return err
 	}
 	p.eventfds = append(p.eventfds, event)
-	l := &programLink{doorbell: bell, eventfd: event, owner: p}
+	l := &programLink{doorbell: bell, slab: wq.NewSlab(slabLimit), eventfd: event, owner: p}
 	if !w.do(func() { err = w.addProgram(l) }) {
 		return p.a.errStopped()
 	}

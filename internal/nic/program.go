@@ -156,7 +156,7 @@ func (p *program) killQPs(reason string) {
 		n++
 	}
 	p.a.control.faults.Add(1)
-	p.a.log.Warn("queue pairs of a program ended", "adapter", p.a.cfg.Name, "pid", p.pid, "uid", p.uid, "reason", reason, "qps", n)
+	p.a.log.Warn("queue pairs of a program ended", keyAdapter, p.a.cfg.Name, keyPID, p.pid, keyUID, p.uid, keyReason, reason, keyQPs, n)
 }
 
 // killQP ends a queue pair and tells its program; on its worker's goroutine.

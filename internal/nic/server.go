@@ -55,7 +55,7 @@ func (a *Adapter) Serve(l *shm.Listener) error {
 		case !transientAccept(err):
 			return fmt.Errorf("nic: serve %s: %w", l.Path(), err)
 		default:
-			a.log.Error("accept failed, trying again", "adapter", a.cfg.Name, "socket", l.Path(), "err", err)
+			a.log.Error("accept failed, trying again", keyAdapter, a.cfg.Name, keySocket, l.Path(), keyErr, err)
 			time.Sleep(acceptPause)
 		}
 	}
@@ -94,10 +94,10 @@ func (a *Adapter) ServeConn(c *shm.Conn) {
 		return
 	}
 	a.control.programs.Add(1)
-	a.log.Info("program connected", "adapter", a.cfg.Name, "pid", p.pid, "uid", p.uid)
+	a.log.Info("program connected", keyAdapter, a.cfg.Name, keyPID, p.pid, keyUID, p.uid)
 	why := p.serve()
 	a.control.deaths.Add(1)
-	a.log.Info("program gone", "adapter", a.cfg.Name, "pid", p.pid, "uid", p.uid, "why", why)
+	a.log.Info("program gone", keyAdapter, a.cfg.Name, keyPID, p.pid, keyUID, p.uid, keyWhy, why)
 }
 
 // logRefused writes one line a second at most: whoever may connect must not
@@ -107,7 +107,7 @@ func (a *Adapter) logRefused(what string, pid int, err error) {
 	n, ok := a.refusedLog.allow(time.Now())
 	a.mu.Unlock()
 	if ok {
-		a.log.Warn(what, "adapter", a.cfg.Name, "pid", pid, "err", err, "suppressed", n)
+		a.log.Warn(what, keyAdapter, a.cfg.Name, keyPID, pid, keyErr, err, keySuppressed, n)
 	}
 }
 

@@ -115,7 +115,7 @@ func (c *cqueue) notify(w *worker) {
 // pairs go to ERR (IBTA Vol 1 §11.6.3.1; fault class G).
 func (w *worker) overflow(c *cqueue) {
 	w.stats.CQOverflows++
-	w.a.log.Warn("completion queue overflow: a completion is lost, its queue pairs go to ERR", "pid", c.prog.pid, "cq", c.handle)
+	w.a.log.Warn("completion queue overflow: a completion is lost, its queue pairs go to ERR", keyPID, c.prog.pid, keyCQ, c.handle)
 	c.prog.postAsync(uapi.EventCQErr, uapi.ElementCQ, c.handle)
 	for _, other := range w.a.workers {
 		if other == w {

@@ -87,7 +87,9 @@ func (w *worker) snapshot() (s WorkerSnapshot) {
 			s.QPs[q.engine.State()]++
 		}
 		s.Timers = len(w.timers.q)
-		s.SlabBytes = w.slab.InUse()
+		for _, l := range w.links {
+			s.SlabBytes += l.slab.InUse()
+		}
 	})
 	return s
 }

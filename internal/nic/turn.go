@@ -10,6 +10,7 @@ import (
 	"github.com/softroce/softroce/pkg/qpstate"
 	"github.com/softroce/softroce/pkg/transport"
 	"github.com/softroce/softroce/pkg/udp4791"
+	"github.com/softroce/softroce/pkg/wq"
 )
 
 // A qp is a queue pair as its worker sees it: the engine and the rings that
@@ -46,6 +47,7 @@ type qp struct {
 // queue pairs by doorbell index.
 type programLink struct {
 	doorbell *uapi.AdapterDoorbell
+	slab     *wq.Slab // the program's requests in flight here
 	eventfd  *shm.Doorbell
 	qps      []*qp // by doorbell index; nil where none
 	owner    *program
@@ -104,7 +106,7 @@ func (w *worker) fault(r any) {
 	w.stats.Faults++
 	q.dead = true
 	w.a.log.Warn("memory fault: the program's mapping is gone, its queue pairs are ended",
-		"worker", w.index, "qpn", uint32(q.qpn), "addr", uint64(addr.Addr()), "err", err.Error())
+		keyWorker, w.index, keyQPN, uint32(q.qpn), keyAddr, uint64(addr.Addr()), keyErr, err.Error())
 	q.prog.fault("memory fault")
 }
 
@@ -116,6 +118,7 @@ func (w *worker) turn() int {
 	n += w.receive()
 	n += w.doorbells()
 	n += w.timeouts()
+	w.flush() // before the acknowledgements leave: what they promise can be polled
 	n += w.transmit()
 	w.flush()
 	return n
@@ -205,7 +208,7 @@ func (w *worker) badRing(q *qp, err error) {
 	q.sq.Skip()
 	q.engine.Fatal(w.now)
 	if n, ok := w.ringLog.allow(w.now); ok {
-		w.a.log.Warn("bad slot in a send queue, queue pair to ERR", "qpn", uint32(q.qpn), "pid", q.prog.pid, "err", err, "suppressed", n)
+		w.a.log.Warn("bad slot in a send queue, queue pair to ERR", keyQPN, uint32(q.qpn), keyPID, q.prog.pid, keyErr, err, keySuppressed, n)
 	}
 }
 
@@ -218,6 +221,12 @@ func (w *worker) timeouts() int {
 			return n
 		}
 		n++
+		if w.batch.holds(q) {
+			// Packets of its own wait for the socket: that is no silence of
+			// the peer's (a local refusal is a wait, not a loss).
+			w.timers.set(q, w.now.Add(blockedWait))
+			continue
+		}
 		d := q.engine.NextTimeout()
 		if !d.IsZero() && !d.After(w.now) && !q.dead {
 			w.current = q

@@ -28,8 +28,9 @@ const (
 	blockedWait = time.Millisecond
 	// turnBells bounds the doorbells of one program that a turn serves.
 	turnBells = 256
-	// slabLimit bounds the copies of requests in flight of one worker.
-	slabLimit = 256 << 20
+	// slabLimit bounds the copies of requests in flight of one program on one
+	// worker, so that a program which fills it waits alone.
+	slabLimit = 64 << 20
 )
 
 // A worker owns one receive endpoint and the queue pairs steered to it: it is
@@ -39,7 +40,6 @@ type worker struct {
 	a     *Adapter
 	index int
 	ep    *udp4791.Endpoint
-	slab  *wq.Slab
 
 	// The rest up to the command queue belongs to the worker's goroutine.
 	now      time.Time
@@ -86,7 +86,6 @@ const (
 func newWorker(a *Adapter, index int, ep *udp4791.Endpoint) (*worker, error) {
 	w := &worker{
 		a: a, index: index, ep: ep,
-		slab:   wq.NewSlab(slabLimit),
 		byQPN:  make(map[bth.QPN]*qp),
 		events: make([]uint64, 64),
 		done:   make(chan struct{}),
@@ -241,7 +240,7 @@ func (w *worker) sleep() {
 	n, err := w.poller.Wait(timeout, w.events)
 	w.asleep.Store(0)
 	if err != nil {
-		w.a.log.Error("poll failed", "worker", w.index, "err", err)
+		w.a.log.Error("poll failed", keyWorker, w.index, keyErr, err)
 		return
 	}
 	for _, token := range w.events[:n] {
