@@ -74,7 +74,7 @@ func TestF14RefusedSendsAreWaits(t *testing.T) {
 	}
 }
 
-// slow puts a token bucket on a host's link: 400 MB/s, a queue that holds all
+// slow puts a token bucket on a host's link: 60 MB/s, a queue that holds all
 // that a send buffer can.
 func slow(t *testing.T, h *testnet.Host) {
 	t.Helper()
@@ -85,7 +85,7 @@ func slow(t *testing.T, h *testnet.Host) {
 		}
 		return netlink.QdiscAdd(&netlink.Tbf{
 			QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
-			Rate:       400e6, Limit: 64 << 20, Buffer: 1 << 20,
+			Rate:       60e6, Limit: 64 << 20, Buffer: 128 << 10,
 		})
 	})
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
