@@ -122,7 +122,7 @@ func TestF66ScrapeWhileProgramsComeAndGo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer a.Close() //nolint:errcheck // a test's end (2026-11)
+	defer a.Close()
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(New(a), NewQP(a))
 	var stop atomic.Bool

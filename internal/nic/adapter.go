@@ -190,7 +190,7 @@ func (a *Adapter) open(gids []gidEntry) error {
 
 func (a *Adapter) logStart(gids []gidEntry) {
 	for i := range gids {
-		a.log.Info(keyGID, keyAdapter, a.cfg.Name, keyIndex, i, keyGID, gids[i].gid.String(),
+		a.log.Info("gid", keyAdapter, a.cfg.Name, keyIndex, i, keyGID, gids[i].gid.String(),
 			keyInterface, gids[i].ifname, keyLinkMTU, gids[i].linkMTU)
 	}
 	a.log.Info("adapter started", keyAdapter, a.cfg.Name, keyWorkers, len(a.workers),

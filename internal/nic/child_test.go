@@ -118,8 +118,11 @@ func strangerMain(socket string) error {
 		return fmt.Errorf("shared memory: %w", err)
 	}
 	_, err = pd.RegMR(make([]byte, 8192), allAccess)
+	if err == nil {
+		return errors.New("foreign memory was registered")
+	}
 	if !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "user") || !strings.Contains(err.Error(), "shared regions") {
-		return fmt.Errorf("foreign memory: %v; want EPERM that names the users and the way out", err)
+		return fmt.Errorf("foreign memory: %w; want EPERM that names the users and the way out", err)
 	}
 	fmt.Println("ready")
 	select {}

@@ -150,7 +150,7 @@ func TestHelloGivesTheDevice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer page.Close() //nolint:errcheck // a test's end (2026-11)
+	defer page.Close()
 	if st, err := uapi.NewStatusPage(page); err != nil || st.Closing() {
 		t.Errorf("status page: %v, closing %v", err, err == nil && st.Closing())
 	}
@@ -258,7 +258,7 @@ func TestRegMRBadInput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(socket) //nolint:errcheck // a test's end (2026-11)
+	defer unix.Close(socket)
 	tests := []struct {
 		name  string
 		req   *uapi.RegMRRequest
@@ -511,8 +511,8 @@ func TestChannelPipeCannotFill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.Close()      //nolint:errcheck // a test's end (2026-11)
-	defer unix.Close(fd) //nolint:errcheck // likewise
+	defer w.Close()
+	defer unix.Close(fd)
 	room := channelRoom(fd)
 	if room < 500 {
 		t.Fatalf("room for %d queues only", room)

@@ -54,20 +54,6 @@ func (a *Adapter) gid(i int) (bth.GID, netip.Addr, bool) {
 	return entries[i].gid, entries[i].addr, true
 }
 
-// checkGIDIndex says what is wrong with index i, nil if nothing is.
-func (a *Adapter) checkGIDIndex(i int) error {
-	entries := a.gids.load()
-	if i >= 0 && i < len(entries) {
-		return nil
-	}
-	names := make([]string, len(entries))
-	for j := range entries {
-		names[j] = fmt.Sprintf("%d: %v", j, entries[j].gid)
-	}
-	return refuse(syscall.EINVAL, "sgid_index %d: not in the GID table, which has %d entries (%s)",
-		i, len(entries), strings.Join(names, ", "))
-}
-
 // resolveGIDs finds the adapter's GIDs: exactly the addresses given, in their
 // order, or the bindable addresses of the interface, IPv4 first, link-local
 // last. None is invented (DESIGN §7).

@@ -38,8 +38,6 @@ func (h *handles[T]) lookup(handle uint32) (T, bool) {
 
 func (h *handles[T]) remove(handle uint32) { delete(h.byHandle, handle) }
 
-func (h *handles[T]) len() int { return len(h.byHandle) }
-
 // indices hands out small numbers, a freed one again before a new one, so
 // that tables over them stay as short as the most ever in use.
 type indices struct {

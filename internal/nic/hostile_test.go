@@ -126,7 +126,9 @@ func (h *hostile) request() (uapi.Op, uapi.Body, []int) {
 		body = &uapi.QueryPortRequest{Port: uint8(h.pick(0, 1, 255))}
 	case uapi.OpDeallocPD, uapi.OpDeregMR, uapi.OpDestroyChannel, uapi.OpDestroyCQ, uapi.OpQueryQP, uapi.OpDestroyQP:
 		body = &uapi.HandleRequest{Handle: h.handle()}
-	default:
+	case uapi.OpHello, uapi.OpQueryDevice, uapi.OpQueryGIDTable, uapi.OpAllocPD, uapi.OpCreateChannel:
+		// A hello has no place here, the others have no body.
+	default: // no such operation
 	}
 	for h.IntN(12) == 0 {
 		fds = append(fds, h.fds[h.IntN(len(h.fds))])

@@ -163,7 +163,7 @@ func TestCloseEndsEveryProgram(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer page.Close() //nolint:errcheck // a test's end (2026-11)
+		defer page.Close()
 		status, err := uapi.NewStatusPage(page)
 		if err != nil {
 			t.Fatal(err)
@@ -213,7 +213,7 @@ func TestCloseIsDeviceFatal(t *testing.T) {
 	if _, err := d.AllocPD(); !errors.Is(err, unix.EIO) {
 		t.Errorf("a call on a dead device: %v, want EIO", err)
 	}
-	if err := e.qp.Modify(&verbs.QPAttr{State: verbs.StateErr}, verbs.QPAttrMask(qpstate.MaskState)); !errors.Is(err, unix.EIO) {
+	if err := e.qp.Modify(&verbs.QPAttr{State: verbs.StateErr}, qpstate.MaskState); !errors.Is(err, unix.EIO) {
 		t.Errorf("modify on a dead device: %v, want EIO", err)
 	}
 }

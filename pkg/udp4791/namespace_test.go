@@ -20,7 +20,7 @@ func TestFlowStaysInTheGroupsNamespace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer g.Close() //nolint:errcheck // a test's end (2026-11)
+	defer g.Close()
 	if _, port, err := g.Endpoint(0).OpenFlow(addr, 1, 0xC123); err != nil || port != Port {
 		t.Errorf("outside of the namespace: port %#x, %v; want the receive socket's %d", port, err, Port)
 	}

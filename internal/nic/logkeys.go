@@ -1,0 +1,31 @@
+package nic
+
+// Keys of log attributes.
+const (
+	keyActiveMTU  = "active_mtu"
+	keyAdapter    = "adapter"
+	keyAddr       = "addr"
+	keyBytes      = "bytes"
+	keyCQ         = "cq"
+	keyDst        = "dst"
+	keyErr        = "err"
+	keyGID        = "gid"
+	keyGot        = "got"
+	keyIndex      = "index"
+	keyInterface  = "interface"
+	keyLinkMTU    = "link_mtu"
+	keyPID        = "pid"
+	keyPeer       = "peer"
+	keyQPN        = "qpn"
+	keyQPs        = "qps"
+	keyReason     = "reason"
+	keyRecvBuffer = "recv_buffer"
+	keySocket     = "socket"
+	keySrc        = "src"
+	keySuppressed = "suppressed"
+	keyUID        = "uid"
+	keyWant       = "want"
+	keyWhy        = "why"
+	keyWorker     = "worker"
+	keyWorkers    = "workers"
+)
