@@ -29,7 +29,8 @@ await() {
     return $status
 }
 
-innet() { ip netns exec "$NS" "$@"; }
+# Not `ip netns exec`: that mounts /sys afresh, for which a container may lack the right.
+innet() { nsenter --net="/run/netns/$NS" "$@"; }
 
 # What a killed run left behind (its lock is free): namespace and directory go, its processes died with it.
 sweep() {
@@ -74,23 +75,27 @@ make_network() {
     ip netns add "$name" 2>"$LOGS/netns.log" ||
         cannot "no network namespace can be made: $(cat "$LOGS/netns.log") (a container needs CAP_SYS_ADMIN and CAP_NET_ADMIN)"
     NS=$name
-    {
-        innet ip link set lo up &&
-            innet ip link add br0 type bridge mcast_snooping 0 &&
-            innet ip addr add 10.77.0.1/24 dev br0 &&
-            innet ip addr add fd77::1/64 dev br0 nodad
-        for ((n = 1; n <= $1; n++)); do
-            innet ip tuntap add "tap$n" mode tap &&
-                innet ip link set "tap$n" mtu "$MTU" master br0 up || return 1
-        done
-        innet ip link set br0 mtu "$MTU" up
-    } >"$LOGS/network.log" 2>&1 || cannot "no bridge or tap can be made in a namespace: $(tail -n 1 "$LOGS/network.log")"
+    if ! add_links "$1" >"$LOGS/network.log" 2>&1; then
+        cannot "no bridge or tap can be made in a namespace: $(tail -n 1 "$LOGS/network.log")"
+    fi
+}
+
+add_links() {
+    innet ip link set lo up &&
+        innet ip link add br0 type bridge mcast_snooping 0 &&
+        innet ip addr add 10.77.0.1/24 dev br0 &&
+        innet ip addr add fd77::1/64 dev br0 nodad || return
+    for ((n = 1; n <= $1; n++)); do
+        innet ip tuntap add "tap$n" mode tap &&
+            innet ip link set "tap$n" mtu "$MTU" master br0 up || return
+    done
+    innet ip link set br0 mtu "$MTU" up
 }
 
 start_guest() {
     local n=$1
     rm -f "$LOGS/guest$n.console"
-    TMPDIR=$RUN spawn ip netns exec "$NS" setpriv --pdeathsig KILL qemu-system-x86_64 \
+    TMPDIR=$RUN spawn nsenter --net="/run/netns/$NS" setpriv --pdeathsig KILL qemu-system-x86_64 \
         -accel tcg,thread=multi,tb-size=512 -cpu max -smp 2 -m 1024 -nodefaults -no-user-config -no-reboot -display none \
         -kernel "$IMAGE/vmlinux" -initrd "$IMAGE/initrd" \
         -append "console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=reliable no_timer_check audit=0 apparmor=0 rcupdate.rcu_expedited=1 lab.n=$n lab.mtu=$MTU" \
@@ -120,7 +125,7 @@ await_guest() {
 }
 
 start_driver() {
-    spawn ip netns exec "$NS" setpriv --pdeathsig TERM "$RUN/bin/peer" -logs "$LOGS" -state "$RUN" "$@" </dev/null 6>&- 7<&-
+    spawn nsenter --net="/run/netns/$NS" setpriv --pdeathsig TERM "$RUN/bin/peer" -logs "$LOGS" -state "$RUN" "$@" </dev/null 6>&- 7<&-
     DRIVER=$SPAWNED
 }
 

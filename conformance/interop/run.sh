@@ -53,6 +53,7 @@ fi
 
 start=$SECONDS
 trap cleanup EXIT
+trap 'say "unexpected: line $LINENO: $BASH_COMMAND ended with $?"' ERR
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
@@ -71,8 +72,8 @@ for ((n = 1; n <= guests; n++)); do await_guest "$n"; done
 say "guest ready after $((SECONDS - start)) s (kernel $KVER, software emulation)"
 
 if [ -n "$shell" ]; then
-    say "namespace $NS; a command in guest 1: ip netns exec $NS $RUN/bin/peer -exec 1 'ibv_devinfo'"
-    say "a program of this side: ip netns exec $NS PROGRAM (10.77.0.1, fd77::1); logs in $LOGS; Ctrl-C ends it all"
+    say "namespace $NS; a command in guest 1: nsenter --net=/run/netns/$NS $RUN/bin/peer -exec 1 'ibv_devinfo'"
+    say "a program of this side: nsenter --net=/run/netns/$NS PROGRAM (10.77.0.1, fd77::1); logs in $LOGS; Ctrl-C ends it all"
     spawn sleep infinity
     await "$SPAWNED"
 fi
