@@ -38,7 +38,12 @@ func TestRuleTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	seen := map[string]bool{}
 	for _, r := range rules {
+		if seen[r.path] {
+			t.Errorf("row %s: there are two", r.path)
+		}
+		seen[r.path] = true
 		if !strings.Contains(string(doc), "`"+r.path+"`") {
 			t.Errorf("docs/architecture.md: its table of packages does not name `%s`", r.path)
 		}

@@ -18,6 +18,7 @@ import (
 // either daemon: queue pairs, regions, descriptors, mappings and resident
 // memory return to where they were after the first ones.
 func TestKillClientLeavesNothing(t *testing.T) {
+	needsSharedMemory(t)
 	times := 100
 	if testing.Short() {
 		times = 10
@@ -99,6 +100,7 @@ func (d *daemon) settled() footprint {
 // When the daemon is killed, every call of a client returns with an error
 // within a second, and what was posted completes as flushed.
 func TestKillDaemonEndsEveryCall(t *testing.T) {
+	needsSharedMemory(t)
 	addr := testaddr.Take(t, 1)[0]
 	d := startDaemon(t, addr, socketIn(t))
 	dev, err := verbs.Open(&verbs.Options{Socket: d.socket})

@@ -114,6 +114,26 @@ func kernelMemory(n int) mrtable.HeapMemory {
 	return m
 }
 
+// littleEndian is memory of a little-endian host, as the captures' server was;
+// an atomic works on the host's own 64-bit words.
+type littleEndian struct{ mrtable.HeapMemory }
+
+// CompareSwap implements [mrtable.Memory].
+func (m littleEndian) CompareSwap(off, compare, swap uint64) (uint64, error) {
+	old := binary.LittleEndian.Uint64(m.HeapMemory[off:])
+	if old == compare {
+		binary.LittleEndian.PutUint64(m.HeapMemory[off:], swap)
+	}
+	return old, nil
+}
+
+// FetchAdd implements [mrtable.Memory].
+func (m littleEndian) FetchAdd(off, add uint64) (uint64, error) {
+	old := binary.LittleEndian.Uint64(m.HeapMemory[off:])
+	binary.LittleEndian.PutUint64(m.HeapMemory[off:], old+add)
+	return old, nil
+}
+
 func replayCapture(t *testing.T, name string, mtu bth.MTU, recvs, recvSize, missing int) {
 	pkts := readCapture(t, name)
 	if len(pkts) == 0 {
@@ -128,7 +148,7 @@ func replayCapture(t *testing.T, name string, mtu bth.MTU, recvs, recvSize, miss
 	e := &end{t: t, qpn: bth.BTH(pkts[0].roce).DestQP(), gid: server, keys: mrtable.New(mrtable.Config{})}
 	e.mem = kernelMemory(size)
 	var err error
-	if e.mr, err = e.keys.Register(1, e.mem, va, size, allAccess, 0); err != nil {
+	if e.mr, err = e.keys.Register(1, littleEndian{e.mem}, va, size, allAccess, 0); err != nil {
 		t.Fatal(err)
 	}
 	e.recv = wq.NewRecvQueue(64)
