@@ -40,12 +40,14 @@ func (o *outstanding) pop() (p posted) {
 	return p
 }
 
-// retire frees the entries up to the oldest of the given mark: a completion
-// stands for it and for the unsignaled ones before it.
-func (o *outstanding) retire(wrid uint64) {
+// retire frees the entries that a completion of the given mark stands for. A
+// success is that of the oldest signaled entry and frees the unsignaled ones
+// before it, whatever their marks: many programs mark all alike. A failure may
+// be an unsignaled entry's own: it frees up to the oldest of its mark.
+func (o *outstanding) retire(wrid uint64, failed bool) {
 	for t := o.tail; t != o.head; t++ {
 		r := &o.recs[t&uint32(len(o.recs)-1)]
-		if r.wrid == wrid {
+		if r.wrid == wrid && (r.signaled || failed) {
 			o.tail = t + 1
 			return
 		}

@@ -18,22 +18,25 @@ func TestOutstandingRetire(t *testing.T) {
 		return &o
 	}
 	for _, tc := range []struct {
-		name  string
-		posts []int
-		polls []uint64
-		left  uint32
+		name   string
+		posts  []int
+		polls  []uint64
+		failed bool
+		left   uint32
 	}{
-		{"signaled one by one", []int{1, 2, 3}, []uint64{1, 2}, 1},
-		{"unsignaled wait for a later completion", []int{-1, -2, 3, 4}, []uint64{3}, 1},
-		{"an unsignaled one that failed frees up to itself", []int{-1, -2, 3}, []uint64{1}, 2},
-		{"a mark behind a signaled one is not this completion", []int{1, 2}, []uint64{2}, 2},
-		{"an unknown mark frees nothing", []int{-1, 2}, []uint64{9}, 2},
-		{"the same mark for all frees the oldest", []int{7, 7, 7}, []uint64{7}, 2},
+		{"signaled one by one", []int{1, 2, 3}, []uint64{1, 2}, false, 1},
+		{"unsignaled wait for a later completion", []int{-1, -2, 3, 4}, []uint64{3}, false, 1},
+		{"an unsignaled one that failed frees up to itself", []int{-1, -2, 3}, []uint64{1}, true, 2},
+		{"a mark behind a signaled one is not this completion", []int{1, 2}, []uint64{2}, false, 2},
+		{"an unknown mark frees nothing", []int{-1, 2}, []uint64{9}, false, 2},
+		{"the same mark for all frees the oldest", []int{7, 7, 7}, []uint64{7}, false, 2},
+		{"the same mark for a batch frees the batch", []int{-7, -7, 7, -7, 7}, []uint64{7}, false, 2},
+		{"the same mark for a batch that failed frees the oldest", []int{-7, -7, 7}, []uint64{7}, true, 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			o := post(tc.posts...)
 			for _, m := range tc.polls {
-				o.retire(m)
+				o.retire(m, tc.failed)
 			}
 			if o.n() != tc.left {
 				t.Errorf("outstanding after polling %v of %v: got %d, want %d", tc.polls, tc.posts, o.n(), tc.left)

@@ -141,7 +141,7 @@ func (q *QP) retire(wc *WC) {
 	if wc.Opcode.IsRecv() {
 		q.recvs.pop()
 	} else {
-		q.sent.retire(wc.WRID)
+		q.sent.retire(wc.WRID, wc.Status != cq.Success)
 	}
 	if wc.Status != cq.Success && q.state != StateErr && q.state != StateReset {
 		q.state = StateErr
