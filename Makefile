@@ -17,6 +17,8 @@ RACETIMEOUT ?= 20m
 # Benchmarks that `make bench` runs, and how often each.
 BENCH      ?= .
 BENCHCOUNT ?= 1
+# Rounds of `make bench`.
+ROUNDS     ?= 5
 # When set, test runs append their counts to this file, one line a run (.ci/run adds them up; interop may, too).
 COUNTFILE  ?=
 
@@ -27,7 +29,7 @@ GOFILES     = git ls-files -co --exclude-standard -- '*.go'
 BE_PKGS     = $(wildcard ./pkg/bth ./pkg/bth/bthlayer ./pkg/mrtable ./pkg/qpstate ./pkg/wq ./pkg/cq ./pkg/transport ./internal/uapi ./internal/cm ./internal/capture)
 LDFLAGS     =
 
-.PHONY: help build demo test race shuffle check lint fmt fmt-check mod-check vet vet-bigendian deps fuzz-smoke interop bench vuln gen gen-check man cover clean
+.PHONY: help build demo test race shuffle check lint fmt fmt-check mod-check vet vet-bigendian deps fuzz-smoke interop bench bench-go vuln gen gen-check man cover clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
@@ -104,8 +106,11 @@ interop: ## the lab: kernel rdma_rxe in a QEMU guest against softroce (root; ins
 	@if [ ! -x conformance/interop/run.sh ]; then echo "interop: conformance/interop/run.sh is not there" >&2; exit 1; fi
 	@COUNTFILE='$(COUNTFILE)' conformance/interop/run.sh
 
-bench: ## run the benchmarks (BENCH=regexp, BENCHCOUNT=n)
-	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(BENCHCOUNT) $(PKGS)
+bench: ## measure beside raw UDP and TCP, write the table of docs/performance.md (ROUNDS=5; root for the veth part)
+	$(GO) test -run '^$$' -bench '^BenchmarkTable$$' -benchtime 1x -timeout 60m ./internal/bench -rounds $(ROUNDS) -out $(CURDIR)/docs/performance.md
+
+bench-go: ## run the Go benchmarks of every package
+	$(GO) test -run '^$$' -bench '$(BENCH)' -skip '^BenchmarkTable$$' -benchmem -count $(BENCHCOUNT) -timeout 60m $(PKGS)
 
 vuln: ## govulncheck, where its database can be reached
 	@out=$$($(TOOL) govulncheck ./... 2>&1); code=$$?; \
