@@ -165,6 +165,10 @@ func (c *CQConsumer) Poll(wcs []cq.WC) int {
 	return n
 }
 
+// Produced returns how many completions were put since the ring was made,
+// modulo 2^32. It may be called beside Poll.
+func (c *CQConsumer) Produced() uint32 { return c.producer.Load() }
+
 // Pending returns how many completions wait.
 func (c *CQConsumer) Pending() int {
 	return int(min(c.producer.Load()-c.next, c.count()))

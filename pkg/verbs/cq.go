@@ -3,6 +3,7 @@ package verbs
 import (
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"github.com/softroce/softroce/internal/shm"
 	"github.com/softroce/softroce/internal/uapi"
@@ -18,6 +19,7 @@ type CQ struct {
 	handle uint32
 	cqe    int
 	ch     *CompChannel
+	polled atomic.Uint64 // completions polled in all; written under mu
 
 	mu     sync.Mutex
 	ring   *uapi.CQConsumer
@@ -80,10 +82,12 @@ func (c *CQ) Poll(wcs []WC) (int, error) {
 		return 0, invalid("poll CQ", "the queue is destroyed")
 	}
 	n := c.ring.Poll(wcs)
+	first := c.polled.Load()
 	for i := range wcs[:n] {
-		c.retire(&wcs[i])
+		c.retire(&wcs[i], first+uint64(i))
 	}
 	if n > 0 {
+		c.polled.Store(first + uint64(n))
 		c.empty = 0
 		return n, nil
 	}
@@ -99,8 +103,9 @@ func (c *CQ) Poll(wcs []WC) (int, error) {
 	return 0, nil
 }
 
-// retire frees the queue entries that a completion stands for.
-func (c *CQ) retire(wc *WC) {
+// retire frees the queue entries that a completion stands for; at is how
+// many were polled before it.
+func (c *CQ) retire(wc *WC, at uint64) {
 	q := c.last
 	if q == nil || q.qpn != wc.QPN {
 		if q = c.qps[wc.QPN]; q == nil {
@@ -108,7 +113,14 @@ func (c *CQ) retire(wc *WC) {
 		}
 		c.last = q
 	}
-	q.retire(wc)
+	q.retire(wc, at)
+}
+
+// produced is how many completions the adapter has put, in all. Its low 32 bits
+// are the ring's, and polled is never 2^31 behind.
+func (c *CQ) produced() uint64 {
+	polled := c.polled.Load()
+	return polled + uint64(c.ring.Produced()-uint32(polled))
 }
 
 // flushDead completes what is outstanding on the queue's queue pairs of a

@@ -134,11 +134,16 @@ func (q *QP) ring() {
 }
 
 // retire frees the entries that a polled completion stands for. An error on
-// the queue pair is how the library learns that it is in ERR.
-func (q *QP) retire(wc *WC) {
+// the queue pair is how the library learns that it is in ERR. at is how
+// many completions were polled from its queue before it.
+func (q *QP) retire(wc *WC, at uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if wc.Opcode.IsRecv() {
+	recv := wc.Opcode.IsRecv()
+	if q.ofFormerLife(recv, at) {
+		return
+	}
+	if recv {
 		q.recvs.pop()
 	} else {
 		q.sent.retire(wc.WRID, wc.Status != cq.Success)
@@ -149,6 +154,24 @@ func (q *QP) retire(wc *WC) {
 			q.ring() // receives posted before the library knew
 		}
 	}
+}
+
+// reborn forgets what was posted when the queue pair entered RESET. Completions
+// that its former life left in the queues stay there and stand for nothing any
+// more: the adapter has put all of them there by now.
+func (q *QP) reborn() {
+	q.sent.clear()
+	q.recvs.clear()
+	q.formerSend, q.formerRecv = q.sendCQ.produced(), q.recvCQ.produced()
+}
+
+// ofFormerLife says whether completion number at was made before the last
+// RESET.
+func (q *QP) ofFormerLife(recv bool, at uint64) bool {
+	if recv {
+		return at < q.formerRecv
+	}
+	return at < q.formerSend
 }
 
 func (q *QP) deviceDied() {}

@@ -43,6 +43,8 @@ type QP struct {
 	sent   outstanding
 	recvs  outstanding
 	inline []byte
+
+	formerSend, formerRecv uint64 // completions before these are of a life before RESET
 }
 
 // CreateQP makes a queue pair in the RESET state (ibv_create_qp). EINVAL: an
@@ -132,8 +134,7 @@ func (q *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	}
 	q.state = QPState(rep.State)
 	if q.state == StateReset {
-		q.sent.clear()
-		q.recvs.clear()
+		q.reborn()
 	}
 	return nil
 }
