@@ -23,6 +23,13 @@ import (
 	"github.com/softroce/softroce/internal/shm"
 )
 
+// Keys of the daemon's own log lines.
+const (
+	keyErr    = "err"
+	keySocket = "socket"
+	keyURL    = "url"
+)
+
 // daemonFlags are the daemon's settings as given.
 type daemonFlags struct {
 	addrs     []string
@@ -106,7 +113,7 @@ func runDaemon(ctx context.Context, f *daemonFlags, stderr io.Writer) (err error
 		return err
 	}
 	defer stopMetrics()
-	log.Info("serving", "socket", l.Path())
+	log.Info("serving", keySocket, l.Path())
 	served := make(chan error, 1)
 	go func() { served <- a.Serve(l) }()
 	notify(log, "READY=1")
@@ -227,10 +234,10 @@ func serveMetrics(addr string, a *nic.Adapter, log *slog.Logger) (stop func(), e
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	go func() {
 		if err := srv.Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
-			log.Error("metrics server ended", "err", err)
+			log.Error("metrics server ended", keyErr, err)
 		}
 	}()
-	log.Info("metrics", "url", "http://"+l.Addr().String()+"/metrics")
+	log.Info("metrics", keyURL, "http://"+l.Addr().String()+"/metrics")
 	return func() { _ = srv.Close() }, nil
 }
 
@@ -246,11 +253,11 @@ func notify(log *slog.Logger, state string) {
 	}
 	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
-		log.Warn("cannot notify the service manager", "err", err)
+		log.Warn("cannot notify the service manager", keyErr, err)
 		return
 	}
 	defer c.Close()
 	if _, err := c.Write([]byte(state)); err != nil {
-		log.Warn("cannot notify the service manager", "err", err)
+		log.Warn("cannot notify the service manager", keyErr, err)
 	}
 }

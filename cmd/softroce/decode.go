@@ -21,7 +21,7 @@ number, PSN, the fields of each extended header, and whether the ICRC is right. 
 The exit status is 1 when a packet is malformed or its ICRC is wrong, 2 when the file cannot be read.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			in := io.Reader(c.InOrStdin())
+			in := c.InOrStdin()
 			if args[0] != "-" {
 				f, err := os.Open(args[0])
 				if err != nil {

@@ -119,7 +119,7 @@ func printDevice(w io.Writer, info *deviceInfo) {
 }
 
 func printPort(_ io.Writer, p *verbs.PortAttr, row func(string, any)) {
-	row("state", portState(uint8(p.State)))
+	row("state", portState(p.State))
 	row("max_mtu", fmt.Sprintf("%d (%d)", p.MaxMTU.Bytes(), p.MaxMTU))
 	row("active_mtu", fmt.Sprintf("%d (%d)", p.ActiveMTU.Bytes(), p.ActiveMTU))
 	row("link_layer", "Ethernet")

@@ -61,8 +61,8 @@ func Pair(t testing.TB, mtu int) (a, b *Host) {
 	}
 	sweep()
 	n := pairs.Add(1)
-	a = newHost(t, n, "a", "192.0.2.1", "fd5c:4791::1")
-	b = newHost(t, n, "b", "192.0.2.2", "fd5c:4791::2")
+	a = newHost(t, n, "a", "198.18.77.1", "fd5c:4791::1")
+	b = newHost(t, n, "b", "198.18.77.2", "fd5c:4791::2")
 	if err := join(a, b, mtu); err != nil {
 		t.Fatalf("testnet: join %s and %s: %v", a.Name, b.Name, err)
 	}
