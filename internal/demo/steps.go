@@ -41,31 +41,28 @@ func fill(b []byte, seed byte) {
 	}
 }
 
-// wait takes completions of s until n came, and fails on the first that is not
-// a success.
-func (s *side) wait(ctx context.Context, n int, each func(*verbs.WC)) error {
+// wait takes one completion of s, and fails when it is not a success.
+func (s *side) wait(ctx context.Context, each func(*verbs.WC)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	var wcs [16]verbs.WC
-	for polls := 0; n > 0; polls++ {
-		k, err := s.cq.Poll(wcs[:min(n, len(wcs))])
-		if err != nil {
+	var wcs [1]verbs.WC
+	for polls := 1; ; polls++ {
+		n, err := s.cq.Poll(wcs[:])
+		switch {
+		case err != nil:
 			return err
+		case n == 0 && polls&0xFF == 0 && ctx.Err() != nil:
+			return fmt.Errorf("a completion is missing: %w", ctx.Err())
+		case n == 0:
+			continue
+		case wcs[0].Status != verbs.WCSuccess:
+			return fmt.Errorf("completion %d: %v: %s", wcs[0].WRID, wcs[0].Status, wcs[0].Status.Explain())
 		}
-		for i := range wcs[:k] {
-			if err := wcs[i].Status; err != 0 {
-				return fmt.Errorf("completion %d: %v: %s", wcs[i].WRID, err, err.Explain())
-			}
-			if each != nil {
-				each(&wcs[i])
-			}
+		if each != nil {
+			each(&wcs[0])
 		}
-		n -= k
-		if polls&0xFF == 0xFF && ctx.Err() != nil {
-			return fmt.Errorf("%d completions missing: %w", n, ctx.Err())
-		}
+		return nil
 	}
-	return nil
 }
 
 func (s *side) post(wr verbs.SendWR) error {
@@ -81,10 +78,10 @@ func (s *side) recv(off, n int) error {
 
 // both waits for one completion on each side.
 func both(ctx context.Context, a, b *side, atB func(*verbs.WC)) error {
-	if err := a.wait(ctx, 1, nil); err != nil {
+	if err := a.wait(ctx, nil); err != nil {
 		return err
 	}
-	return b.wait(ctx, 1, atB)
+	return b.wait(ctx, atB)
 }
 
 func message(ctx context.Context, a, b *side, wr verbs.SendWR, n int, row *Row) error {
@@ -150,7 +147,7 @@ func stepWrite(ctx context.Context, a, b *side, row *Row) error {
 	if err != nil {
 		return err
 	}
-	if err := a.wait(ctx, 1, nil); err != nil {
+	if err := a.wait(ctx, nil); err != nil {
 		return err
 	}
 	if !bytes.Equal(src, dst) {
@@ -195,7 +192,7 @@ func stepRead(ctx context.Context, a, b *side, row *Row) error {
 	if err != nil {
 		return err
 	}
-	if err := a.wait(ctx, 1, nil); err != nil {
+	if err := a.wait(ctx, nil); err != nil {
 		return err
 	}
 	if !bytes.Equal(src, dst) {
@@ -216,7 +213,7 @@ func stepCompareSwap(ctx context.Context, a, b *side, row *Row) error {
 	if err != nil {
 		return err
 	}
-	if err := a.wait(ctx, 1, nil); err != nil {
+	if err := a.wait(ctx, nil); err != nil {
 		return err
 	}
 	if binary.NativeEndian.Uint64(cell) != 5678 || binary.NativeEndian.Uint64(old) != 1234 {
@@ -255,7 +252,7 @@ func (s *side) stream(ctx context.Context, n, depth int, wr func(i int) verbs.Se
 			}
 			posted++
 		}
-		if err := s.wait(ctx, 1, nil); err != nil {
+		if err := s.wait(ctx, nil); err != nil {
 			return err
 		}
 	}

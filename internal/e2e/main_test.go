@@ -27,7 +27,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }() // a temporary folder
 	for name, p := range map[string]*string{"cmd/softroce": &binaries.softroce, "examples/reconnect": &binaries.reconnect} {
 		*p = filepath.Join(dir, filepath.Base(name))
 		out, err := exec.Command("go", "build", "-o", *p, "../../"+name).CombinedOutput()

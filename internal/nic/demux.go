@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"errors"
 	"sync"
 
 	"github.com/softroce/softroce/internal/uapi"
@@ -109,14 +110,14 @@ func (w *worker) badICRC(meta *udp4791.RecvMeta, buf []byte, v *icrcVerdict) {
 
 // dropOfParse names the reason of a parse error.
 func dropOfParse(err error) Drop {
-	switch err {
-	case bth.ErrShort:
+	switch {
+	case errors.Is(err, bth.ErrShort):
 		return DropShort
-	case bth.ErrVersion:
+	case errors.Is(err, bth.ErrVersion):
 		return DropVersion
-	case bth.ErrReserved:
+	case errors.Is(err, bth.ErrReserved):
 		return DropOpcode
-	case bth.ErrPad:
+	case errors.Is(err, bth.ErrPad):
 		return DropPad
 	default:
 		return DropMalformed
@@ -211,7 +212,9 @@ func asyncOf(k transport.EventKind) (uapi.AsyncEvent, bool) {
 		return uapi.EventSQDrained, true
 	case transport.LastWQE:
 		return uapi.EventQPLastWQEReached, true
-	default:
-		return 0, false // a note
+	case transport.NoteRNRTimer, transport.NoteMTU, transport.NoteRetryExceeded, transport.NoteRNRRetryExceeded,
+		transport.NoteRemoteNAK, transport.NoteLocalFault:
+		// Not of the verbs: for people.
 	}
+	return 0, false
 }

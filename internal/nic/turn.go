@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"errors"
 	"runtime"
 	"time"
 
@@ -189,7 +190,7 @@ func (w *worker) drainSQ(q *qp) {
 			break
 		}
 		err = q.engine.PostSend(w.now, &w.scratch)
-		if err == transport.ErrFull {
+		if errors.Is(err, transport.ErrFull) {
 			q.sqWaits = true
 			break
 		}

@@ -101,7 +101,7 @@ func newWorker(a *Adapter, index int, ep *udp4791.Endpoint) (*worker, error) {
 		return nil, err
 	}
 	if w.wake, err = shm.NewDoorbell(); err != nil {
-		w.poller.Close()
+		_ = w.poller.Close() // the first error is the one to report
 		return nil, err
 	}
 	if err = w.poller.Add(w.wake.FD(), tokenWake); err == nil {
@@ -112,8 +112,8 @@ func newWorker(a *Adapter, index int, ep *udp4791.Endpoint) (*worker, error) {
 		}
 	}
 	if err != nil {
-		w.poller.Close()
-		w.wake.Close()
+		_ = w.poller.Close() // the first error is the one to report
+		_ = w.wake.Close()
 		return nil, err
 	}
 	return w, nil
@@ -126,8 +126,8 @@ func (w *worker) start() { go w.run() }
 func (w *worker) stop() {
 	w.post(func() { w.quit = true })
 	<-w.done
-	w.poller.Close()
-	w.wake.Close()
+	_ = w.poller.Close() // descriptors of our own, at the end
+	_ = w.wake.Close()
 }
 
 // post queues f to run on the worker's goroutine between turns and returns at
