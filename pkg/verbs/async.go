@@ -73,6 +73,7 @@ func (d *Device) AsyncEvent(ctx context.Context) (AsyncEvent, error) {
 		ev.CQ = d.cqs[rec.Handle]
 	case uapi.ElementQP:
 		ev.QP = d.qps[rec.Handle]
+	case uapi.ElementPort, uapi.ElementSRQ: // no object of ours
 	}
 	return ev, nil
 }

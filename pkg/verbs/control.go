@@ -112,7 +112,7 @@ func (c *control) do(op string, code uapi.Op, req message, rep reply) error {
 
 // close ends the connection and waits for the reader.
 func (c *control) close() {
-	c.conn.Close()
+	_ = c.conn.Close() // the reader's end says it
 	for {
 		select {
 		case a := <-c.answers:

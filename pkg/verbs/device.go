@@ -3,8 +3,10 @@ package verbs
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -121,17 +123,20 @@ func (d *Device) handshake() error {
 		closeAll(fds)
 		return &Error{Op: "open device", Errno: unix.EPROTO, Text: fmt.Sprintf("the adapter sent %d descriptors, expected %d", len(fds), want)}
 	}
-	defer func() { closeAll(fds) }()
+	owned := 2 // descriptors before this one are only mapped
+	defer func() { closeAll(fds[:2]); closeAll(fds[owned:]) }()
 	if d.status, err = shm.Map(fds[0], true); err != nil {
 		return mapError("status page", err)
 	}
 	if d.doorbells, err = shm.Map(fds[1], false); err != nil {
 		return mapError("doorbells", err)
 	}
+	owned++ // by the records, also when they fail
 	if d.async, err = newRecords(fds[2], uapi.AsyncRecordSize); err != nil {
 		return mapError("event pipe", err)
 	}
 	for w := range int(d.hello.Workers) {
+		owned++
 		d.wakes = append(d.wakes, shm.DoorbellFromFD(fds[3+w]))
 		bell, err := uapi.NewProgramDoorbell(d.doorbells, d.status, w)
 		if err != nil {
@@ -139,7 +144,6 @@ func (d *Device) handshake() error {
 		}
 		d.bells = append(d.bells, bell)
 	}
-	fds = fds[:2] // what is mapped needs no descriptor; the others have owners now
 	return nil
 }
 
@@ -170,11 +174,6 @@ func (d *Device) die() {
 		return
 	}
 	close(d.dying)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, q := range d.qps {
-		q.deviceDied()
-	}
 }
 
 // release unmaps and closes everything, once.
@@ -184,16 +183,43 @@ func (d *Device) release() {
 		if d.async != nil {
 			d.async.close()
 		}
+		d.gone.Store(true)
+		d.shutObjects()
+		for _, w := range d.wakes {
+			_ = w.Close() // a descriptor of our own, at the end
+		}
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		for _, m := range d.mrs {
 			m.release()
 		}
-		d.gone.Store(true)
-		for _, w := range d.wakes {
-			w.Close()
+		for _, s := range d.segments {
+			_ = s.Close() // unmapping what we mapped
+		}
+		for _, s := range []*shm.Segment{d.status, d.doorbells} {
+			if s != nil {
+				_ = s.Close() // the same
+			}
 		}
 	})
+}
+
+// shutObjects ends the use of the rings, queues before queue pairs: a poll
+// reaches into both.
+func (d *Device) shutObjects() {
+	d.mu.Lock()
+	cqs, qps := slices.Collect(maps.Values(d.cqs)), slices.Collect(maps.Values(d.qps))
+	d.mu.Unlock()
+	for _, c := range cqs {
+		c.mu.Lock()
+		c.closed = true
+		c.mu.Unlock()
+	}
+	for _, q := range qps {
+		q.mu.Lock()
+		q.closed = true
+		q.mu.Unlock()
+	}
 }
 
 // segment returns the ring segment of the given index, mapping it when its

@@ -97,7 +97,7 @@ func (p *PD) AllocMR(n int, access Access) (*MR, error) {
 		Length: uint64(n), Access: access,
 	}
 	if err := m.register(op, &req, []int{seg.FD()}); err != nil {
-		seg.Close()
+		_ = seg.Close() // unmapping what we mapped
 		return nil, err
 	}
 	return m, nil
@@ -111,7 +111,7 @@ func (m *MR) register(op string, req *uapi.RegMRRequest, fds []int) error {
 	if err != nil {
 		return err
 	}
-	m.handle, m.lkey, m.rkey = rep.Handle, LKey(rep.LKey), RKey(rep.RKey)
+	m.handle, m.lkey, m.rkey = rep.Handle, rep.LKey, rep.RKey
 	d.mu.Lock()
 	d.mrs[m.lkey] = m
 	d.mu.Unlock()
@@ -158,7 +158,7 @@ func (m *MR) release() {
 	m.once.Do(func() {
 		m.pin.Unpin()
 		if m.seg != nil {
-			m.seg.Close()
+			_ = m.seg.Close() // unmapping what we mapped
 		}
 	})
 }

@@ -174,8 +174,6 @@ func (q *QP) ofFormerLife(recv bool, at uint64) bool {
 	return at < q.formerSend
 }
 
-func (q *QP) deviceDied() {}
-
 // flushDead completes what is outstanding on c as flushed, for a dead adapter.
 func (q *QP) flushDead(c *CQ, wcs []WC) int {
 	q.mu.Lock()

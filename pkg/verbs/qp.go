@@ -66,7 +66,7 @@ func (p *PD) CreateQP(init *QPInitAttr) (*QP, error) {
 		return nil, err
 	}
 	q := &QP{
-		dev: d, pd: p, handle: rep.Handle, qpn: QPN(rep.QPN), typ: init.Type, cap: rep.Cap, sigAll: init.SQSigAll,
+		dev: d, pd: p, handle: rep.Handle, qpn: rep.QPN, typ: init.Type, cap: rep.Cap, sigAll: init.SQSigAll,
 		sendCQ: init.SendCQ, recvCQ: init.RecvCQ, index: rep.DoorbellIndex,
 	}
 	if err := q.attach(op, &rep, fds); err != nil {
@@ -132,7 +132,7 @@ func (q *QP) Modify(attr *QPAttr, mask QPAttrMask) error {
 	if err := q.dev.ctl.do(op, uapi.OpModifyQP, &req, &rep); err != nil {
 		return err
 	}
-	q.state = QPState(rep.State)
+	q.state = rep.State
 	if q.state == StateReset {
 		q.reborn()
 	}
