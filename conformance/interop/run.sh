@@ -58,10 +58,10 @@ trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
 check_machine
-install_packages
 make_run_dir "$out"
-spawn build_programs    # beside the image, which mostly waits for the network and the disk
+spawn build_programs    # beside packages and image, which mostly wait for the network and the disk
 programs=$SPAWNED
+install_packages
 ensure_image "$fresh"
 await "$programs" || { cat "$LOGS/build.log" >&2; echo "interop: the Go programs do not build, see above" >&2; exit 1; }
 say "image and programs ready after $((SECONDS - start)) s"

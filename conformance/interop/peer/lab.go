@@ -179,7 +179,7 @@ func (l *lab) verdict(name string, took time.Duration, err error, log string) {
 		return
 	}
 	l.failed++
-	fmt.Printf("FAIL  %s: %v (%s)\n", name, err, log)
+	fmt.Printf("FAIL  %s: %s (%s)\n", name, strings.ReplaceAll(err.Error(), "\n", "; "), log)
 }
 
 // one plays a case with its capture, judges both, and keeps the files of a failed one.
