@@ -23,7 +23,7 @@ func TestF66CountersNeverGoDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer a.Close() //nolint:errcheck // a test's end (2026-11)
+	defer a.Close()
 	srv := httptest.NewServer(Handler(a))
 	defer srv.Close()
 	registry := prometheus.NewPedanticRegistry()

@@ -86,6 +86,7 @@ func TestF5WrappedRangeReplayed(t *testing.T) {
 		p, raw := rawPair(t, h, shape{}, verbs.RCConfig{})
 		fill(p.mr.Bytes(), 3)
 		want := bytes.Clone(p.mr.Bytes())
+		raw.order()
 		// PSN 100 is a READ, 101 an atomic; then come duplicates of both with
 		// other addresses.
 		raw.send(raw.read(100, p.mr.Addr(), p.mr.RKey(), 4))

@@ -34,7 +34,7 @@ func TestF14BigTransfers(t *testing.T) {
 		{"a receive buffer that overflows", 16 << 10, 64 << 10, bth.MTU1024, 0.8, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a, b := pair(t, shape{size: 16 << 20}, verbs.RCConfig{MTU: c.mtu, Timeout: 12}, func(cfg *adapter.Config) {
+			a, b := pair(t, shape{size: 16 << 20}, verbs.RCConfig{MTU: c.mtu, Timeout: 14}, func(cfg *adapter.Config) {
 				cfg.RecvBuffer, cfg.SendBuffer = c.rcv, c.snd
 			})
 			sum := bigTransfers(t, a, b)

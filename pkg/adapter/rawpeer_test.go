@@ -15,6 +15,7 @@ import (
 // loopback address, whose packets are made by hand.
 type rawPeer struct {
 	t    testing.TB
+	host *host
 	conn *net.UDPConn
 	addr netip.Addr
 	dst  netip.Addr
@@ -25,9 +26,9 @@ type rawPeer struct {
 // rawQPN is the queue pair number that a rawPeer has.
 const rawQPN = 0x123450
 
-func newRawPeer(t testing.TB, dst netip.Addr, qpn bth.QPN) *rawPeer {
+func newRawPeer(t testing.TB, h *host, qpn bth.QPN) *rawPeer {
 	t.Helper()
-	p := &rawPeer{t: t, addr: testaddr.Take(t, 1)[0], dst: dst, qpn: qpn}
+	p := &rawPeer{t: t, host: h, addr: testaddr.Take(t, 1)[0], dst: h.Addrs()[0], qpn: qpn}
 	var err error
 	p.conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.addr, 4791)))
 	must(t, err)
@@ -40,7 +41,7 @@ func newRawPeer(t testing.TB, dst netip.Addr, qpn bth.QPN) *rawPeer {
 func rawPair(t testing.TB, h *host, s shape, conf verbs.RCConfig) (*program, *rawPeer) {
 	t.Helper()
 	p := h.open(t, s)
-	raw := newRawPeer(t, h.Addrs()[0], p.qp.Num())
+	raw := newRawPeer(t, h, p.qp.Num())
 	p.connectTo(verbs.RCPeer{QPN: rawQPN, PSN: 100, GID: bth.GIDFromAddr(raw.addr)}, conf)
 	return p, raw
 }
@@ -74,6 +75,11 @@ func (p *rawPeer) send(b []byte) {
 	must(p.t, err)
 }
 
+// order tells the race detector what the packets of this peer order: what the
+// test did before comes before what the adapter does next, and the other way
+// round.
+func (p *rawPeer) order() { p.host.NIC().Snapshot() }
+
 // recv is the next packet from the adapter, valid until the next call.
 func (p *rawPeer) recv() *bth.Packet {
 	p.t.Helper()
@@ -84,6 +90,7 @@ func (p *rawPeer) recv() *bth.Packet {
 	}
 	var pkt bth.Packet
 	must(p.t, pkt.Parse(p.buf[:n]))
+	p.order()
 	return &pkt
 }
 
