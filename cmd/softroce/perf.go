@@ -47,7 +47,9 @@ the way there and back, of read and atomic the whole. Data is not checked unless
 		op   perf.Op
 		what string
 	}{
-		{perf.Write, "RDMA WRITE"}, {perf.Read, "RDMA READ"}, {perf.Send, "SEND into posted receives"},
+		{perf.Write, "RDMA WRITE"},
+		{perf.Read, "RDMA READ"},
+		{perf.Send, "SEND into posted receives"},
 		{perf.Atomic, "fetch-and-add or compare-and-swap of 8 bytes"},
 	} {
 		c.AddCommand(newPerfOpCmd(op.op, op.what))

@@ -27,8 +27,18 @@ func toolRuns() (runs []toolRun) {
 		runs = append(runs, toolRun{strings.TrimSpace("pingpong -c -n 50 " + args), "50 iters in"})
 	}
 	for _, c := range []struct{ op, extra string }{
-		{"write", ""}, {"write", "-I 64 -s 64"}, {"write", "-s 1000003 -q 2"}, {"read", ""}, {"read", "-s 1 -o 1"}, {"read", "-e"},
-		{"send", ""}, {"send", "-s 7 -I 7"}, {"send", "-e -r 4 -t 4"}, {"atomic", ""}, {"atomic", "-A CMP_AND_SWAP"}, {"atomic", "-e"},
+		{"write", ""},
+		{"write", "-I 64 -s 64"},
+		{"write", "-s 1000003 -q 2"},
+		{"read", ""},
+		{"read", "-s 1 -o 1"},
+		{"read", "-e"},
+		{"send", ""},
+		{"send", "-s 7 -I 7"},
+		{"send", "-e -r 4 -t 4"},
+		{"atomic", ""},
+		{"atomic", "-A CMP_AND_SWAP"},
+		{"atomic", "-e"},
 	} {
 		for _, kind := range []string{"--bw", "--lat"} {
 			if kind == "--lat" && strings.Contains(c.extra, "-q 2") {

@@ -116,9 +116,20 @@ func TestActiveMTU(t *testing.T) {
 		link int
 		want bth.MTU
 	}{
-		{68, bth.MTU256}, {335, bth.MTU256}, {336, bth.MTU256}, {591, bth.MTU256}, {592, bth.MTU512},
-		{1103, bth.MTU512}, {1104, bth.MTU1024}, {1500, bth.MTU1024}, {2127, bth.MTU1024}, {2128, bth.MTU2048},
-		{4175, bth.MTU2048}, {4176, bth.MTU4096}, {9000, bth.MTU4096}, {65536, bth.MTU4096},
+		{68, bth.MTU256},
+		{335, bth.MTU256},
+		{336, bth.MTU256},
+		{591, bth.MTU256},
+		{592, bth.MTU512},
+		{1103, bth.MTU512},
+		{1104, bth.MTU1024},
+		{1500, bth.MTU1024},
+		{2127, bth.MTU1024},
+		{2128, bth.MTU2048},
+		{4175, bth.MTU2048},
+		{4176, bth.MTU4096},
+		{9000, bth.MTU4096},
+		{65536, bth.MTU4096},
 	}
 	for _, tt := range tests {
 		if got := activeMTU(tt.link); got != tt.want {

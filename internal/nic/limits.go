@@ -178,8 +178,11 @@ func (l *Limits) Validate() error {
 		name   string
 		v, max uint32
 	}{
-		{"MaxSendWR", l.MaxSendWR, 1 << 20}, {"MaxRecvWR", l.MaxRecvWR, 1 << 20}, {"MaxSGE", l.MaxSGE, 256},
-		{"MaxInline", l.MaxInline, 4096}, {"MaxCQE", l.MaxCQE, 1 << 22},
+		{"MaxSendWR", l.MaxSendWR, 1 << 20},
+		{"MaxRecvWR", l.MaxRecvWR, 1 << 20},
+		{"MaxSGE", l.MaxSGE, 256},
+		{"MaxInline", l.MaxInline, 4096},
+		{"MaxCQE", l.MaxCQE, 1 << 22},
 	} {
 		if f.v > f.max {
 			return fmt.Errorf("nic: limits: %s is %d, at most %d", f.name, f.v, f.max)

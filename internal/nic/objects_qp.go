@@ -84,8 +84,10 @@ func (p *program) checkCreateQP(m *uapi.CreateQPRequest, t *qpParts) error {
 		name, limitName string
 		v, limit        uint32
 	}{
-		{"max_send_wr", "max_qp_wr", c.MaxSendWR, l.MaxSendWR}, {"max_recv_wr", "max_qp_wr", c.MaxRecvWR, l.MaxRecvWR},
-		{"max_send_sge", "max_sge", c.MaxSendSGE, l.MaxSGE}, {"max_recv_sge", "max_sge", c.MaxRecvSGE, l.MaxSGE},
+		{"max_send_wr", "max_qp_wr", c.MaxSendWR, l.MaxSendWR},
+		{"max_recv_wr", "max_qp_wr", c.MaxRecvWR, l.MaxRecvWR},
+		{"max_send_sge", "max_sge", c.MaxSendSGE, l.MaxSGE},
+		{"max_recv_sge", "max_sge", c.MaxRecvSGE, l.MaxSGE},
 		{"max_inline_data", "max_inline", c.MaxInlineData, l.MaxInline},
 	} {
 		if f.v > f.limit {

@@ -48,8 +48,10 @@ func TestKeysNotSoonReused(t *testing.T) {
 		max  int
 		salt uint32
 	}{
-		{"one slot", 1, 0}, {"one slot, widest skips", 1, saltSpread - 1},
-		{"100 slots", 100, 17}, {"65536 slots", 65536, 63},
+		{"one slot", 1, 0},
+		{"one slot, widest skips", 1, saltSpread - 1},
+		{"100 slots", 100, 17},
+		{"65536 slots", 65536, 63},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			const n = 200_000

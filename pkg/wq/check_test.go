@@ -122,10 +122,18 @@ func TestNamesAndValues(t *testing.T) {
 		value uint8
 		name  string
 	}{
-		{RDMAWrite, 0, "RDMA_WRITE"}, {RDMAWriteWithImm, 1, "RDMA_WRITE_WITH_IMM"}, {Send, 2, "SEND"},
-		{SendWithImm, 3, "SEND_WITH_IMM"}, {RDMARead, 4, "RDMA_READ"}, {AtomicCmpAndSwp, 5, "ATOMIC_CMP_AND_SWP"},
-		{AtomicFetchAndAdd, 6, "ATOMIC_FETCH_AND_ADD"}, {LocalInv, 7, "LOCAL_INV"}, {BindMW, 8, "BIND_MW"},
-		{SendWithInv, 9, "SEND_WITH_INV"}, {10, 10, "opcode 10"}, {255, 255, "opcode 255"},
+		{RDMAWrite, 0, "RDMA_WRITE"},
+		{RDMAWriteWithImm, 1, "RDMA_WRITE_WITH_IMM"},
+		{Send, 2, "SEND"},
+		{SendWithImm, 3, "SEND_WITH_IMM"},
+		{RDMARead, 4, "RDMA_READ"},
+		{AtomicCmpAndSwp, 5, "ATOMIC_CMP_AND_SWP"},
+		{AtomicFetchAndAdd, 6, "ATOMIC_FETCH_AND_ADD"},
+		{LocalInv, 7, "LOCAL_INV"},
+		{BindMW, 8, "BIND_MW"},
+		{SendWithInv, 9, "SEND_WITH_INV"},
+		{10, 10, "opcode 10"},
+		{255, 255, "opcode 255"},
 	} {
 		if uint8(tt.op) != tt.value || tt.op.String() != tt.name {
 			t.Errorf("%d %q, want %d %q", uint8(tt.op), tt.op, tt.value, tt.name)
