@@ -2,7 +2,9 @@ package nic
 
 import (
 	"errors"
+	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/softroce/softroce/internal/shm"
 	"github.com/softroce/softroce/internal/uapi"
@@ -28,8 +30,9 @@ type cqueue struct {
 	a      *Adapter
 	handle uint32
 	prog   *program
-	ch     *channel // nil when the queue has none
-	stages []*stage // one per worker
+	ch     *channel    // nil when the queue has none
+	stages []*stage    // one per worker
+	over   atomic.Bool // it overflowed: queue pairs that use it are to end
 
 	mu   sync.Mutex
 	cq   *cq.CQ
@@ -42,11 +45,16 @@ type cqueue struct {
 // stage holds one worker's completions for one queue until the end of its
 // turn. It is that worker's alone.
 type stage struct {
-	c      *cqueue
-	w      *worker
-	wcs    []staged
-	queued bool
+	c        *cqueue
+	w        *worker
+	wcs      []staged
+	queued   bool
+	overflow bool // met since the last flush
 }
+
+// maxStaged bounds what a stage holds: more goes into the ring before the end
+// of the turn. Our own tuning.
+const maxStaged = 1024
 
 type staged struct {
 	wc        cq.WC
@@ -72,6 +80,26 @@ func (s *stage) Complete(wc *cq.WC, solicited bool) {
 		s.queued = true
 		s.w.dirty = append(s.w.dirty, s)
 	}
+	if len(s.wcs) == maxStaged {
+		s.c.mu.Lock()
+		s.push()
+		s.c.mu.Unlock()
+	}
+}
+
+// push moves what is staged into the ring, which shows it at the next Flush.
+// The queue's lock is held.
+func (s *stage) push() {
+	for i := range s.wcs {
+		if s.c.dead {
+			break // destroyed: its ring is no longer ours to write
+		}
+		if err := s.c.cq.Push(&s.wcs[i].wc, s.wcs[i].solicited); err != nil {
+			s.overflow = s.overflow || errors.Is(err, cq.ErrOverflow)
+			s.w.stats.CQLost++
+		}
+	}
+	s.wcs = s.wcs[:0]
 }
 
 // flush hands what is staged to the program, and wakes it when it asked.
@@ -79,22 +107,13 @@ func (s *stage) flush(w *worker) {
 	c := s.c
 	s.queued = false
 	c.mu.Lock()
-	overflow := false
-	for i := range s.wcs {
-		if c.dead {
-			break // destroyed: its ring is no longer ours to write
-		}
-		if err := c.cq.Push(&s.wcs[i].wc, s.wcs[i].solicited); err != nil {
-			overflow = overflow || errors.Is(err, cq.ErrOverflow)
-			w.stats.CQLost++
-		}
-	}
-	s.wcs = s.wcs[:0]
+	s.push()
 	if !c.dead && c.cq.Flush() {
 		c.notify(w)
 	}
 	c.mu.Unlock()
-	if overflow {
+	if s.overflow {
+		s.overflow = false
 		w.overflow(c)
 	}
 }
@@ -111,29 +130,48 @@ func (c *cqueue) notify(w *worker) {
 	w.stats.CQEvents++
 }
 
-// overflow ends a completion queue that had no room: CQ_ERR, and its queue
-// pairs go to ERR (IBTA Vol 1 §11.6.3.1; fault class G).
+// overflow gives up a completion queue that had no room: CQ_ERR, and its
+// queue pairs go to ERR (IBTA Vol 1 §11.6.3.1; fault class G) at the end of the
+// flush.
 func (w *worker) overflow(c *cqueue) {
 	w.stats.CQOverflows++
-	w.a.log.Warn("completion queue overflow: a completion is lost, its queue pairs go to ERR", keyPID, c.prog.pid, keyCQ, c.handle)
+	if n, ok := w.cqLog.allow(w.now); ok {
+		w.a.log.Warn("completion queue overflow: a completion is lost, its queue pairs go to ERR",
+			keyPID, c.prog.pid, keyCQ, c.handle, keySuppressed, n)
+	}
 	c.prog.postAsync(uapi.EventCQErr, uapi.ElementCQ, c.handle)
-	for _, other := range w.a.workers {
-		if other == w {
-			w.fatalUsers(c)
-			continue
-		}
-		other.post(func() { other.fatalUsers(c) })
+	c.over.Store(true)
+	if !slices.Contains(w.over, c.prog) {
+		w.over = append(w.over, c.prog)
 	}
 }
 
-// fatalUsers ends this worker's queue pairs that use c.
-func (w *worker) fatalUsers(c *cqueue) {
+// endUsers ends the queue pairs of the queues that overflowed: one look at
+// each of a program's queue pairs, however many of its queues did.
+func (w *worker) endUsers() {
+	for _, p := range w.over {
+		for _, other := range w.a.workers {
+			if other == w {
+				w.fatalUsers(p)
+				continue
+			}
+			other.post(func() { other.fatalUsers(p) })
+		}
+	}
+	clear(w.over)
+	w.over = w.over[:0]
+}
+
+// fatalUsers ends this worker's queue pairs of p that use a queue that
+// overflowed.
+func (w *worker) fatalUsers(p *program) {
 	for _, l := range w.links {
-		if l.owner != c.prog {
+		if l.owner != p {
 			continue
 		}
 		for _, q := range l.qps {
-			if q != nil && (q.sendCQ == c || q.recvCQ == c) {
+			// A dead one's engine may be half-way through something.
+			if q != nil && !q.dead && (q.sendCQ.over.Load() || q.recvCQ.over.Load()) {
 				q.engine.Fatal(w.now)
 				w.active.push(q)
 			}

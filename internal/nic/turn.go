@@ -3,6 +3,7 @@ package nic
 import (
 	"errors"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/softroce/softroce/internal/shm"
@@ -38,6 +39,7 @@ type qp struct {
 	removed  bool
 	sqWaits  bool // the engine was full: the ring holds more
 	onList   bool
+	later    bool // on its worker's list of those to go on with
 	next     *qp
 	timerPos int // place in the heap, -1 when absent
 	timerAt  time.Time
@@ -122,14 +124,22 @@ func (w *worker) turn() int {
 	w.flush() // before the acknowledgements leave: what they promise can be polled
 	n += w.transmit()
 	w.flush()
-	return n
+	return n + len(w.over)
 }
 
-// doorbells serves the rings that programs rang for.
+// doorbells serves the rings that programs rang for, after those that an
+// earlier turn did not come to the end of. It begins with another program each
+// turn, so that none can use up all of the others' turns.
 func (w *worker) doorbells() int {
-	n := 0
-	for _, l := range w.links {
+	w.slots = turnSlots
+	n := w.goOn()
+	w.firstLink++
+	for i := range w.links {
+		l := w.links[(w.firstLink+i)%len(w.links)]
 		for range turnBells {
+			if w.slots <= 0 {
+				return n + 1 // the bells stay set
+			}
 			i, ok := l.doorbell.Next()
 			if !ok {
 				break
@@ -139,6 +149,30 @@ func (w *worker) doorbells() int {
 				w.serveRings(l.qps[i])
 			}
 		}
+	}
+	return n
+}
+
+// postpone has a queue pair's rings served again in the next turn: they hold,
+// or may hold, more than one visit takes.
+func (w *worker) postpone(q *qp) {
+	if !q.later {
+		q.later = true
+		w.later = append(w.later, q)
+	}
+}
+
+// goOn serves postponed queue pairs, the oldest first, with half of the turn's
+// slots at most.
+func (w *worker) goOn() int {
+	n := 0
+	for had := len(w.later); n < had && w.slots > turnSlots/2; n++ {
+		q := w.later[n]
+		q.later = false
+		w.serveRings(q)
+	}
+	if n > 0 {
+		w.later = slices.Delete(w.later, 0, n)
 	}
 	return n
 }
@@ -170,6 +204,7 @@ func (w *worker) serveRings(q *qp) {
 	w.current = q
 	w.drainSQ(q)
 	if q.engine.State() == qpstate.Err {
+		w.slots -= visitSlots / 4 // about what it flushes
 		q.engine.PostRecv(w.now)
 	}
 	w.current = nil
@@ -177,10 +212,16 @@ func (w *worker) serveRings(q *qp) {
 }
 
 // drainSQ hands posted requests to the engine until the ring is empty or the
-// engine is full; the rest then waits in the ring.
+// engine is full; the rest then waits in the ring. One visit takes visitSlots:
+// in ERR the engine is never full, and a hostile program posts for ever.
 func (w *worker) drainSQ(q *qp) {
 	q.sqWaits = false
-	for {
+	for n := 0; ; n++ {
+		if n == visitSlots {
+			w.postpone(q)
+			return
+		}
+		w.slots--
 		got, err := q.sq.Peek(&w.scratch)
 		if err != nil {
 			w.badRing(q, err)
@@ -318,11 +359,24 @@ func (w *worker) settle(q *qp) {
 		w.badRing(q, err)
 		w.active.push(q)
 	}
+	if q.engine.Flushing() {
+		w.postpone(q)
+	}
 	w.rearm(q)
 }
 
-// flush hands the completions of the turn to the programs, each queue once.
+// flush hands the completions of the turn to the programs, each queue once,
+// and ends the queue pairs of queues that overflowed. Where that overflows
+// further queues, their turn is the next.
 func (w *worker) flush() {
+	w.flushDirty()
+	if len(w.over) > 0 {
+		w.endUsers()
+		w.flushDirty()
+	}
+}
+
+func (w *worker) flushDirty() {
 	for i := 0; i < len(w.dirty); i++ {
 		w.dirty[i].flush(w)
 		w.dirty[i] = nil

@@ -28,6 +28,10 @@ const (
 	blockedWait = time.Millisecond
 	// turnBells bounds the doorbells of one program that a turn serves.
 	turnBells = 256
+	// turnSlots and visitSlots bound the posted requests that a turn takes, in
+	// all and from one queue pair at a time.
+	turnSlots  = 4096
+	visitSlots = 256
 	// slabLimit bounds the copies of requests in flight of one program on one
 	// worker, so that a program which fills it waits alone.
 	slabLimit = 64 << 20
@@ -56,11 +60,17 @@ type worker struct {
 	scratch  wq.SendWR
 	current  *qp // whose memory is being touched, for a fault
 	spins    int
-	handed   handed
-	icrcLog  rateLimit
-	recvLog  rateLimit
-	sendLog  rateLimit
-	ringLog  rateLimit
+	// What a turn of doorbells left for the next, and what it may still take.
+	later     []*qp
+	slots     int
+	firstLink int
+	handed    handed
+	icrcLog   rateLimit
+	recvLog   rateLimit
+	sendLog   rateLimit
+	ringLog   rateLimit
+	cqLog     rateLimit
+	over      []*program // with queues that overflowed
 
 	poller *shm.Poller
 	events []uint64

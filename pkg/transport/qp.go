@@ -88,7 +88,7 @@ func (q *QP) PostSend(now time.Time, wr *wq.SendWR) error {
 }
 
 // PostRecv tells that Recv has something. It matters in ERR only, where posted
-// receives complete with WR_FLUSH_ERR.
+// receives complete with WR_FLUSH_ERR, so many in one call: see Flushing.
 func (q *QP) PostRecv(now time.Time) {
 	if q.state.FlushesRecv() {
 		q.flushRecv()

@@ -16,6 +16,9 @@ const msnMask = 0xFFFFFF
 // maxDMALength is the longest message in bytes (IBTA Vol 1 §9.7.7.3.. C9-94).
 const maxDMALength = 1 << 31
 
+// flushBatch is how many posted receives one call flushes; our own tuning.
+const flushBatch = 64
+
 // responder is the receiving side: which PSN is expected, the message in
 // progress, the receive that it fills, what was promised to be replayed, and
 // the answers that wait to be sent.
@@ -34,6 +37,7 @@ type responder struct {
 	recv     wq.RecvWR // the message's receive, when hasRecv
 	room     uint64    // bytes of it
 	hasRecv  bool
+	flushing bool // in ERR: more receives may wait than one call flushed
 	replays  replayRing
 	answers  answers
 	oosPSN   bth.PSN   // last packet that was dropped for a gap
@@ -317,17 +321,27 @@ func (q *QP) failRecv(status cq.Status) {
 	q.cfg.RecvCQ.Complete(&q.wc, true)
 }
 
-// flushRecv completes the receive in progress, then all that are posted, with
-// WR_FLUSH_ERR.
+// flushRecv completes the receive in progress, then those that are posted, with
+// WR_FLUSH_ERR. It stops after flushBatch, since a hostile program posts as
+// fast as they are flushed.
 func (q *QP) flushRecv() {
 	r := &q.rsp
 	if r.hasRecv {
 		q.failRecv(cq.WRFlushErr)
 	}
-	for q.cfg.Recv.TakeRecv(&r.recv) {
+	r.flushing = false
+	for range flushBatch {
+		if !q.cfg.Recv.TakeRecv(&r.recv) {
+			return
+		}
 		q.failRecv(cq.WRFlushErr)
 	}
+	r.flushing = true
 }
+
+// Flushing says that the queue pair is in ERR and did not come to the end of
+// the posted receives: PostRecv is to be called again.
+func (q *QP) Flushing() bool { return q.rsp.flushing && q.state.FlushesRecv() }
 
 // refuse reacts to a fault as the table says: a NAK, a completion in error or an
 // event, and the end of the connection. The NAK goes out also when no receive
