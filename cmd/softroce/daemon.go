@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/softroce/softroce/internal/capture"
 	"github.com/softroce/softroce/internal/metrics"
@@ -54,8 +55,8 @@ func newDaemonCmd() *cobra.Command {
 		Use:   "daemon (--addr ADDRESS... | --interface NAME)",
 		Short: "Run an adapter and serve the programs of this host",
 		Long: `daemon is the adapter. It owns UDP port 4791 on its addresses and serves local programs over a Unix
-socket. It needs no privilege. It ends at SIGTERM or SIGINT: programs get a fatal device event, and the
-socket is removed.
+socket. It needs no privilege. It ends at SIGTERM, SIGINT or SIGHUP: programs get a fatal device event, and
+the socket is removed; a second signal ends it at once.
 
 The socket is --socket, else $SOFTROCE_SOCKET, else softroce/softroce.sock in $XDG_RUNTIME_DIR, else
 /run/softroce/softroce.sock. Programs look in the same places.`,
@@ -92,9 +93,9 @@ func runDaemon(ctx context.Context, f *daemonFlags, stderr io.Writer) (err error
 		return &exitError{2, err}
 	}
 	if f.pcap != "" {
-		done, err := f.openCapture(&cfg)
-		if err != nil {
-			return err
+		done, openErr := f.openCapture(&cfg)
+		if openErr != nil {
+			return openErr
 		}
 		defer func() { err = errors.Join(err, done()) }()
 	}
@@ -142,10 +143,16 @@ func (f *daemonFlags) config(log *slog.Logger) (nic.Config, error) {
 	return cfg, cfg.Validate()
 }
 
-// openCapture starts the packet capture; done flushes and closes it.
+// openCapture starts the packet capture; done flushes and closes it. Captures
+// hold payloads and keys: a new file is its owner's alone. One that another
+// daemon writes is left as it is.
 func (f *daemonFlags) openCapture(cfg *nic.Config) (done func() error, err error) {
-	file, err := os.Create(f.pcap)
+	file, err := os.OpenFile(f.pcap, os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
+		return nil, fmt.Errorf("--pcap: %w", err)
+	}
+	if err := emptyCapture(file); err != nil {
+		_ = file.Close() // nothing was written
 		return nil, fmt.Errorf("--pcap: %w", err)
 	}
 	w, err := capture.NewWriter(file, cfg.Name, capture.WriterOptions{})
@@ -155,6 +162,23 @@ func (f *daemonFlags) openCapture(cfg *nic.Config) (done func() error, err error
 	}
 	cfg.Capture = w
 	return func() error { return errors.Join(w.Flush(), file.Close()) }, nil
+}
+
+// emptyCapture locks a capture's file against other daemons and empties it, if
+// it is one that keeps what is written.
+func emptyCapture(file *os.File) error {
+	st, err := file.Stat()
+	if err != nil || !st.Mode().IsRegular() {
+		return err
+	}
+	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return fmt.Errorf("%s: another process writes it; choose another file", file.Name())
+	}
+	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.ENOLCK) { // no locks there
+		return fmt.Errorf("lock %s: %w", file.Name(), err)
+	}
+	return file.Truncate(0)
 }
 
 // listen opens the daemon's socket, making its directory when that is one of
@@ -231,7 +255,11 @@ func serveMetrics(addr string, a *nic.Adapter, log *slog.Logger) (stop func(), e
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", metrics.Handler(a))
-	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	// Whoever reaches this address must not keep the daemon's descriptors.
+	srv := &http.Server{
+		Handler: mux, ReadTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
+		MaxHeaderBytes: 8 << 10,
+	}
 	go func() {
 		if err := srv.Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
 			log.Error("metrics server ended", keyErr, err)
