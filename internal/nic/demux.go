@@ -63,7 +63,7 @@ func (w *worker) accept(meta *udp4791.RecvMeta, buf []byte, handed bool) {
 		return
 	}
 	dst := bth.GIDFromAddr(meta.Dst)
-	v := w.learner.check(meta, &w.pkt.Packet, dst)
+	v := w.learner.check(w.now, meta, &w.pkt.Packet, dst)
 	if v.relearned {
 		w.stats.Relearned++
 	}

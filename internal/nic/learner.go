@@ -2,6 +2,7 @@ package nic
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/softroce/softroce/pkg/bth"
 	"github.com/softroce/softroce/pkg/udp4791"
@@ -10,8 +11,12 @@ import (
 // Our own bounds of the learner.
 const (
 	// forwardWindow is how far after the last proven identification of a peer
-	// the next may lie.
+	// the next may lie, and backWindow how far before it a packet that was
+	// overtaken or doubled may.
 	forwardWindow = 1024
+	backWindow    = 64
+	// provenAt is how many packets make a peer's numbering proven.
+	provenAt = 16
 	// maxPeers bounds the peers that are remembered.
 	maxPeers = 4096
 )
@@ -20,18 +25,34 @@ const (
 // does not show (Annex A17.3.3: the ICRC covers it). The CRC is linear, so
 // the identification that would explain an ICRC can be computed; it is
 // believed when it is one that this peer may be expected to use: 0, the
-// packet's place in a receive-offload buffer, or one of the forwardWindow
-// identifications after the last proven one. Any other starts the learning
-// anew and is counted; strict refuses it. IPv6 and packets of known
-// identification get the full 32-bit check.
+// packet's place in a receive-offload buffer, or one near the last proven one.
+// Linux adds up to one for each tick of its clock that has passed since it
+// numbered the last packet, so the window grows by one a millisecond.
+//
+// Any other starts the learning anew and is counted. From a peer whose
+// numbering is not proven yet it is accepted at once; from one that is proven
+// it is refused, and a second one that continues it is accepted. So a packet
+// that was damaged on its way passes with a chance of about one in 2^22 from
+// a proven peer and one in 2^16 before. Strict refuses whatever is not 0 or
+// the place in a buffer. IPv6 and packets of known identification get the full
+// 32-bit check.
 type learner struct {
 	strict bool
-	last   map[netip.Addr]uint16
+	peers  map[netip.Addr]*numbering
+}
+
+// numbering is what is known of one peer's identifications.
+type numbering struct {
+	last    uint16
+	at      time.Time // when last was proven; zero: never
+	proven  int       // packets that were as expected, up to provenAt
+	suspect uint16    // an identification that was refused
+	doubted bool      // suspect is set
 }
 
 func (l *learner) init(strict bool) {
 	l.strict = strict
-	l.last = make(map[netip.Addr]uint16)
+	l.peers = make(map[netip.Addr]*numbering)
 }
 
 // icrcVerdict is what the check of one packet found.
@@ -44,7 +65,7 @@ type icrcVerdict struct {
 }
 
 // check verifies the ICRC of p, which came with meta and is n bytes long.
-func (l *learner) check(meta *udp4791.RecvMeta, p *bth.Packet, dst bth.GID) (v icrcVerdict) {
+func (l *learner) check(now time.Time, meta *udp4791.RecvMeta, p *bth.Packet, dst bth.GID) (v icrcVerdict) {
 	raw := p.Bytes()
 	h := bth.NetHeader{
 		Src: bth.GIDFromAddr(meta.Src.Addr()), Dst: dst,
@@ -57,6 +78,9 @@ func (l *learner) check(meta *udp4791.RecvMeta, p *bth.Packet, dst bth.GID) (v i
 	v.want, v.got = bth.ICRC(h.Seed(len(raw)), raw[:len(raw)-4]), p.ICRC()
 	if v.want == v.got {
 		v.ok, v.idKnown = true, v4
+		if v4 && !l.strict && !meta.IDKnown {
+			l.peer(meta.Src.Addr()).prove()
+		}
 		return v
 	}
 	if !v4 || meta.IDKnown {
@@ -66,12 +90,12 @@ func (l *learner) check(meta *udp4791.RecvMeta, p *bth.Packet, dst bth.GID) (v i
 	if !ok {
 		return v
 	}
-	l.learn(&v, meta, id)
+	l.learn(now, &v, meta, id)
 	return v
 }
 
 // learn decides about an identification other than 0 that explains the ICRC.
-func (l *learner) learn(v *icrcVerdict, meta *udp4791.RecvMeta, id uint16) {
+func (l *learner) learn(now time.Time, v *icrcVerdict, meta *udp4791.RecvMeta, id uint16) {
 	if meta.SegIndex != 0 && int(id) == meta.SegIndex {
 		v.ok, v.id, v.idKnown = true, id, true
 		return
@@ -79,15 +103,50 @@ func (l *learner) learn(v *icrcVerdict, meta *udp4791.RecvMeta, id uint16) {
 	if l.strict {
 		return
 	}
-	peer := meta.Src.Addr()
-	last, known := l.last[peer]
-	v.relearned = !known || id-last-1 >= forwardWindow
-	if !known && len(l.last) >= maxPeers {
-		for k := range l.last {
-			delete(l.last, k)
+	n := l.peer(meta.Src.Addr())
+	switch {
+	case n.ahead(now, id):
+		n.last, n.at = id, now
+		n.prove()
+	case n.behind(id):
+	case n.proven < provenAt || n.doubted && id-n.suspect-1 < forwardWindow:
+		v.relearned = true
+		n.last, n.at, n.doubted = id, now, false
+	default:
+		n.suspect, n.doubted = id, true
+		return
+	}
+	v.ok, v.id, v.idKnown = true, id, true
+}
+
+// peer gives what is known of a peer; the memory is bounded.
+func (l *learner) peer(a netip.Addr) *numbering {
+	n := l.peers[a]
+	if n != nil {
+		return n
+	}
+	if len(l.peers) >= maxPeers {
+		for k := range l.peers {
+			delete(l.peers, k)
 			break
 		}
 	}
-	l.last[peer] = id
-	v.ok, v.id, v.idKnown = true, id, true
+	n = &numbering{}
+	l.peers[a] = n
+	return n
 }
+
+// prove counts a packet that was as expected.
+func (n *numbering) prove() { n.proven = min(n.proven+1, provenAt) }
+
+// ahead says whether id is one that the peer may have come to by now.
+func (n *numbering) ahead(now time.Time, id uint16) bool {
+	if n.at.IsZero() {
+		return false
+	}
+	window := forwardWindow + max(now.Sub(n.at).Milliseconds(), 0)
+	return int64(id-n.last-1) < window
+}
+
+// behind says whether id is the last one or one shortly before it.
+func (n *numbering) behind(id uint16) bool { return !n.at.IsZero() && n.last-id < backWindow }
