@@ -46,6 +46,7 @@ shift $((OPTIND - 1))
 [ $# -le 1 ] || { usage >&2; exit 2; }
 [ $# = 0 ] || args+=(-run "$1")
 
+[ -z "$program" ] || [ -x "$program" ] || cannot "-b $program is not a program"
 command -v go >/dev/null || cannot "Go is not installed (or not in PATH)"
 if [ -n "$list" ]; then
     cd "$REPO" && exec go run ./conformance/interop/peer -list "${args[@]}"
