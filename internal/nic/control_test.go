@@ -2,6 +2,7 @@ package nic
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
@@ -456,6 +457,8 @@ func TestF43ModifyNamesTheField(t *testing.T) {
 		{"max_dest_rd_atomic", mask, func(a *qpstate.Attr) { a.MaxDestRDAtomic = 200 }, []string{"max_dest_rd_atomic is 200", "128"}},
 		{"peer of another family", mask, func(a *qpstate.Attr) { a.AH.DGID = v6 }, []string{"fd00::1", "address family"}},
 		{"no peer", mask, func(a *qpstate.Attr) { a.AH.DGID = bth.GID{} }, []string{"dgid"}},
+		{"nobody's address", mask, func(a *qpstate.Attr) { a.AH.DGID = bth.GIDFromAddr(netip.IPv4Unspecified()) }, []string{"dgid", "0.0.0.0"}},
+		{"everybody's address", mask, func(a *qpstate.Attr) { a.AH.DGID = bth.GIDFromAddr(netip.MustParseAddr("255.255.255.255")) }, []string{"dgid"}},
 		{"access flags", mask | qpstate.MaskAccessFlags, func(a *qpstate.Attr) { a.AccessFlags = 1 << 14 }, []string{"qp_access_flags"}},
 		{"no such transition", mask, func(a *qpstate.Attr) { a.State = qpstate.RTS }, []string{"INIT", "RTS"}},
 	}

@@ -150,13 +150,19 @@ func (w *worker) sourceOf(ah *qpstate.AHAttr) (bth.GID, netip.Addr, error) {
 	if !ok {
 		return gid, local, refuse(unix.EINVAL, "sgid_index %d: the adapter's GID table has no such entry (see softroce devinfo)", ah.SGIDIndex)
 	}
-	if ah.DGID.IsZero() || ah.DGID.IsMulticast() {
+	if ah.DGID.IsZero() || ah.DGID.IsMulticast() || ah.DGID.Is4() && noPeer4(ah.DGID.Addr()) {
 		return gid, local, refuse(unix.EINVAL, "dgid %s is no address of a peer", ah.DGID)
 	}
 	if gid.Is4() != ah.DGID.Is4() {
 		return gid, local, refuse(unix.EINVAL, "sgid_index %d is %s, of another address family than the peer's GID %s", ah.SGIDIndex, gid, ah.DGID)
 	}
 	return gid, local, nil
+}
+
+// noPeer4 says that an IPv4 address is nobody's: the kernel would take 0.0.0.0
+// for this host, and refuses each single packet to 255.255.255.255.
+func noPeer4(a netip.Addr) bool {
+	return a.IsUnspecified() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
 // sourcePort is the UDP source port that a flow label asks for, in the
