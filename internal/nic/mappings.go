@@ -26,6 +26,12 @@ type mapping struct {
 // stays the caller's. Errors: EINVAL for a file that could shrink, ENOMEM
 // over a limit.
 func (p *program) mapFile(fd int) (*mapping, error) {
+	// First of all: a file system in userspace answers an fstat when it likes,
+	// and the program would hold this goroutine. Only the kernel's own memory
+	// files have seals.
+	if !shm.Sealed(fd) {
+		return nil, refuse(syscall.EINVAL, "register memory: %v", shm.ErrNotSealed)
+	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, refuse(syscall.EBADF, "register memory: fstat of the descriptor: %v", err)

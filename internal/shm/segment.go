@@ -100,8 +100,8 @@ func (s *Segment) init(size int, back func(*Segment, int) error) error {
 // Errors: ErrNotSealed, ErrSize, ErrOtherHeap, or the kernel's (EPERM for a
 // writable mapping of a segment sealed against writing).
 func Map(fd int, readOnly bool) (*Segment, error) {
-	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
-	if err != nil || seals&unix.F_SEAL_SHRINK == 0 {
+	seals, ok := sealsOf(fd)
+	if !ok {
 		return nil, ErrNotSealed
 	}
 	ino, size, err := stat(fd)
@@ -116,6 +116,19 @@ func Map(fd int, readOnly bool) (*Segment, error) {
 		return nil, fmt.Errorf("shm: map %d bytes: %w", size, err)
 	}
 	return s, nil
+}
+
+// Sealed says whether fd is a memory file that cannot shrink. It asks no file
+// system, so it cannot be made to wait.
+func Sealed(fd int) bool {
+	_, ok := sealsOf(fd)
+	return ok
+}
+
+// sealsOf gives the seals of a memory file; ok is false when it could shrink.
+func sealsOf(fd int) (seals int, ok bool) {
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	return seals, err == nil && seals&unix.F_SEAL_SHRINK != 0
 }
 
 // Bytes returns the memory. It is invalid after Close; a read-only segment
