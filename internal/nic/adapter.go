@@ -107,6 +107,10 @@ type Adapter struct {
 	load      []int // QPs per worker
 
 	refusedLog rateLimit
+	faultLog   rateLimit
+	comingLog  rateLimit // programs that come
+	goingLog   rateLimit // and go
+	refusing   atomic.Int32
 
 	serving sync.WaitGroup // ServeConn and Serve calls
 }

@@ -194,7 +194,10 @@ func (w *worker) event(q *qp, ev transport.Event) {
 		return
 	}
 	q.warned |= bit
-	w.a.log.Warn(ev.Text(), keyQPN, uint32(q.qpn), keyPeer, q.path.Dst.String(), keyPID, q.prog.pid)
+	// A program makes queue pairs as fast as it likes.
+	if n, ok := w.noteLog.allowSome(w.now, logBurst); ok {
+		w.a.log.Warn(ev.Text(), keyQPN, uint32(q.qpn), keyPeer, q.path.Dst.String(), keyPID, q.prog.pid, keySuppressed, n)
+	}
 }
 
 // asyncOf is the verbs' number of an engine's event.

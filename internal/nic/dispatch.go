@@ -231,6 +231,10 @@ func (p *program) link(i int, w *worker) error {
 // sendRefusal tells a connection that is not a program yet why it will not be
 // one: its hello is awaited for the reply's number.
 func (a *Adapter) sendRefusal(c *shm.Conn, cause error) {
+	defer a.refusing.Add(-1)
+	if a.refusing.Add(1) > maxRefusing {
+		return // they wait for a hello, with a descriptor each
+	}
 	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
 		return
 	}

@@ -6,6 +6,10 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/softroce/softroce/internal/shm"
+	"github.com/softroce/softroce/internal/uapi"
 )
 
 // Each level refuses with a text that names the resource, the level and the
@@ -126,5 +130,45 @@ func TestEveryResourceIsBounded(t *testing.T) {
 			t.Errorf("name %q twice", r)
 		}
 		names[r.String()] = true
+	}
+}
+
+// A program that is over its user's limit is told so, but not any number of
+// them at a time: each waits for its hello with a descriptor of the adapter's.
+func TestRefusalsAreBounded(t *testing.T) {
+	a := startAdapter(t, func(c *Config) { c.Limits.User.Programs = 1 })
+	rawHello(t, a)
+	r := rawConn(t, a)
+	r.wantRefusal(r.call(uapi.OpHello, &uapi.HelloRequest{Version: uapi.Version}), syscall.ENOMEM, "programs of user")
+	a.refusing.Add(maxRefusing) // as many wait already
+	c, served := connect(t, a)
+	_ = c.Send(helloMessage(), nil) // the adapter may have hung up
+	if n, _, err := c.Recv(make([]byte, shm.MaxMessage)); err == nil {
+		t.Errorf("one more was answered, with %d bytes", n)
+	}
+	<-served
+	if n := a.refusing.Load(); n != maxRefusing {
+		t.Errorf("%d refusals under way, want %d", n, maxRefusing)
+	}
+}
+
+// What programs do, however often, fills no log: a few lines a second, and how
+// many were kept back.
+func TestRateLimit(t *testing.T) {
+	var r rateLimit
+	now := time.Unix(1000, 0)
+	said, kept := 0, uint64(0)
+	for range 10_000 { // in ten seconds
+		now = now.Add(time.Millisecond)
+		if n, ok := r.allowSome(now, 3); ok {
+			said++
+			kept += n
+		}
+	}
+	if said != 30 || said+int(kept+r.suppressed) != 10_000 {
+		t.Errorf("%d lines, %d kept back, %d to be told yet; want 30 lines and 10,000 in all", said, kept, r.suppressed)
+	}
+	if n, ok := r.allow(now.Add(time.Hour)); !ok || n != 997 {
+		t.Errorf("after an hour: %d, %t; want those of the last second told", n, ok)
 	}
 }

@@ -156,7 +156,10 @@ func (p *program) killQPs(reason string) {
 		n++
 	}
 	p.a.control.faults.Add(1)
-	p.a.log.Warn("queue pairs of a program ended", keyAdapter, p.a.cfg.Name, keyPID, p.pid, keyUID, p.uid, keyReason, reason, keyQPs, n)
+	if more, ok := p.a.allowLog(&p.a.faultLog); ok {
+		p.a.log.Warn("queue pairs of a program ended", keyAdapter, p.a.cfg.Name, keyPID, p.pid, keyUID, p.uid, keyReason, reason, keyQPs, n,
+			keySuppressed, more)
+	}
 }
 
 // killQP ends a queue pair and tells its program; on its worker's goroutine.

@@ -25,6 +25,11 @@ const (
 	// maxRequest is the longest request in bytes; none comes near it, and a
 	// connection must not cost much memory.
 	maxRequest = 8 << 10
+	// maxRefusing is how many connections are told at a time why they are
+	// refused; more are closed without a word.
+	maxRefusing = 64
+	// logBurst is how many lines of one kind programs cause in a second.
+	logBurst = 20
 )
 
 // Serve accepts programs on l until l or the adapter is closed, which is no
@@ -94,19 +99,26 @@ func (a *Adapter) ServeConn(c *shm.Conn) {
 		return
 	}
 	a.control.programs.Add(1)
-	a.log.Info("program connected", keyAdapter, a.cfg.Name, keyPID, p.pid, keyUID, p.uid)
+	if n, ok := a.allowLog(&a.comingLog); ok {
+		a.log.Info("program connected", keyAdapter, a.cfg.Name, keyPID, p.pid, keyUID, p.uid, keySuppressed, n)
+	}
 	why := p.serve()
 	a.control.deaths.Add(1)
-	a.log.Info("program gone", keyAdapter, a.cfg.Name, keyPID, p.pid, keyUID, p.uid, keyWhy, why)
+	if n, ok := a.allowLog(&a.goingLog); ok {
+		a.log.Info("program gone", keyAdapter, a.cfg.Name, keyPID, p.pid, keyUID, p.uid, keyWhy, why, keySuppressed, n)
+	}
 }
 
-// logRefused writes one line a second at most: whoever may connect must not
+// allowLog bounds the lines that programs cause: whoever may connect must not
 // be able to fill the log.
-func (a *Adapter) logRefused(what string, pid int, err error) {
+func (a *Adapter) allowLog(r *rateLimit) (suppressed uint64, ok bool) {
 	a.mu.Lock()
-	n, ok := a.refusedLog.allow(time.Now())
-	a.mu.Unlock()
-	if ok {
+	defer a.mu.Unlock()
+	return r.allowSome(time.Now(), logBurst)
+}
+
+func (a *Adapter) logRefused(what string, pid int, err error) {
+	if n, ok := a.allowLog(&a.refusedLog); ok {
 		a.log.Warn(what, keyAdapter, a.cfg.Name, keyPID, pid, keyErr, err, keySuppressed, n)
 	}
 }

@@ -108,8 +108,10 @@ func (w *worker) fault(r any) {
 	w.current = nil
 	w.stats.Faults++
 	q.dead = true
-	w.a.log.Warn("memory fault: the program's mapping is gone, its queue pairs are ended",
-		keyWorker, w.index, keyQPN, uint32(q.qpn), keyAddr, uint64(addr.Addr()), keyErr, err.Error())
+	if n, ok := w.faultLog.allow(w.now); ok {
+		w.a.log.Warn("memory fault: the program's mapping is gone, its queue pairs are ended",
+			keyWorker, w.index, keyQPN, uint32(q.qpn), keyAddr, uint64(addr.Addr()), keyErr, err.Error(), keySuppressed, n)
+	}
 	q.prog.fault("memory fault")
 }
 

@@ -60,17 +60,15 @@ type worker struct {
 	scratch  wq.SendWR
 	current  *qp // whose memory is being touched, for a fault
 	spins    int
-	// What a turn of doorbells left for the next, and what it may still take.
-	later     []*qp
-	slots     int
-	firstLink int
-	handed    handed
-	icrcLog   rateLimit
-	recvLog   rateLimit
-	sendLog   rateLimit
-	ringLog   rateLimit
-	cqLog     rateLimit
+	handed   handed
+
+	later     []*qp      // whose rings a turn did not come to the end of
+	slots     int        // that this turn may still take
+	firstLink int        // where the turns' doorbells begin
 	over      []*program // with queues that overflowed
+
+	icrcLog, recvLog, sendLog         rateLimit
+	ringLog, cqLog, faultLog, noteLog rateLimit
 
 	poller *shm.Poller
 	events []uint64
@@ -263,20 +261,28 @@ func (w *worker) sleep() {
 	}
 }
 
-// rateLimit lets one line a second through and counts the rest.
+// rateLimit lets a few lines a second through and counts the rest.
 type rateLimit struct {
-	last       time.Time
+	since      time.Time // when the second began
+	lines      int       // in it
 	suppressed uint64
 }
 
-// allow says whether a line may be written now, and how many were kept back
-// since the last.
-func (r *rateLimit) allow(now time.Time) (uint64, bool) {
-	if !r.last.IsZero() && now.Sub(r.last) < time.Second {
+// allow says whether a line may be written now, of which there is to be one a
+// second, and how many were kept back since the last.
+func (r *rateLimit) allow(now time.Time) (uint64, bool) { return r.allowSome(now, 1) }
+
+// allowSome is allow for most lines a second.
+func (r *rateLimit) allowSome(now time.Time, most int) (uint64, bool) {
+	if r.since.IsZero() || now.Sub(r.since) >= time.Second {
+		r.since, r.lines = now, 0
+	}
+	if r.lines >= most {
 		r.suppressed++
 		return 0, false
 	}
+	r.lines++
 	n := r.suppressed
-	r.last, r.suppressed = now, 0
+	r.suppressed = 0
 	return n, true
 }
