@@ -86,11 +86,11 @@ The socket is --socket, else $SOFTROCE_SOCKET, else softroce/softroce.sock in $X
 func runDaemon(ctx context.Context, f *daemonFlags, stderr io.Writer) (err error) {
 	log, err := newLogger(stderr, f.logLevel, f.logFormat)
 	if err != nil {
-		return &exitError{2, err}
+		return &exitError{exitUsage, err}
 	}
 	cfg, err := f.config(log)
 	if err != nil {
-		return &exitError{2, err}
+		return &exitError{exitUsage, err}
 	}
 	if f.pcap != "" {
 		done, openErr := f.openCapture(&cfg)
@@ -187,12 +187,12 @@ func (f *daemonFlags) listen() (*shm.Listener, error) {
 	path := daemonSocket(f.socket)
 	mode, err := strconv.ParseUint(f.mode, 8, 32)
 	if err != nil || mode > 0o777 {
-		return nil, &exitError{2, fmt.Errorf("--socket-mode %q is not an octal mode, as 0660", f.mode)}
+		return nil, &exitError{exitUsage, fmt.Errorf("--socket-mode %q is not an octal mode, as 0660", f.mode)}
 	}
 	cfg := shm.ListenConfig{Path: path, Mode: os.FileMode(mode), UID: -1, GID: -1}
 	if f.group != "" {
 		if cfg.GID, err = groupID(f.group); err != nil {
-			return nil, &exitError{2, err}
+			return nil, &exitError{exitUsage, err}
 		}
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -251,7 +251,7 @@ func serveMetrics(addr string, a *nic.Adapter, log *slog.Logger) (stop func(), e
 	}
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("--metrics: %w", err)
+		return nil, fmt.Errorf("--metrics: %w; choose another address, or port 0 for any", err)
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", metrics.Handler(a))

@@ -19,13 +19,18 @@ func newDecodeCmd() *cobra.Command {
 number, PSN, the fields of each extended header, and whether the ICRC is right. FILE may be "-".
 
 The exit status is 1 when a packet is malformed or its ICRC is wrong, 2 when the file cannot be read.`,
-		Args: cobra.ExactArgs(1),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return fmt.Errorf("decode: want one file, got %d (see softroce decode --help)", len(args))
+			}
+			return nil
+		},
 		RunE: func(c *cobra.Command, args []string) error {
 			in := c.InOrStdin()
 			if args[0] != "-" {
 				f, err := os.Open(args[0])
 				if err != nil {
-					return &exitError{2, fmt.Errorf("decode: %w", err)}
+					return &exitError{exitUsage, fmt.Errorf("decode: %w", err)}
 				}
 				defer f.Close()
 				in = f
@@ -47,13 +52,13 @@ func decode(in io.Reader, out io.Writer) error {
 		fmt.Fprintln(w, r)
 	})
 	if ferr := w.Flush(); ferr != nil {
-		return &exitError{2, fmt.Errorf("decode: %w", ferr)}
+		return &exitError{exitUsage, fmt.Errorf("decode: %w", ferr)}
 	}
 	if err != nil {
-		return &exitError{2, fmt.Errorf("decode: %w", err)}
+		return &exitError{exitUsage, fmt.Errorf("decode: %w", err)}
 	}
 	if bad > 0 {
-		return &exitError{1, fmt.Errorf("decode: %d of %d packets are malformed or have a wrong ICRC", bad, packets)}
+		return &exitError{exitFailed, fmt.Errorf("decode: %d of %d packets are malformed or have a wrong ICRC", bad, packets)}
 	}
 	return nil
 }

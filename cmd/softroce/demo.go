@@ -30,7 +30,7 @@ needs no privilege.`,
 		RunE: func(c *cobra.Command, _ []string) (err error) {
 			cfg, err := demoConfig(addrs)
 			if err != nil {
-				return &exitError{2, err}
+				return &exitError{exitUsage, err}
 			}
 			if pcap != "" {
 				done, err := openDemoCapture(pcap, &cfg)

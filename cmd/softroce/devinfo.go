@@ -95,6 +95,11 @@ func printDevice(w io.Writer, info *deviceInfo) {
 	row("\t", "max_qp", d.MaxQP)
 	row("\t", "max_qp_wr", d.MaxQPWR)
 	row("\t", "device_cap_flags", fmt.Sprintf("%#08x", d.DeviceCapFlags))
+	for _, c := range deviceCaps {
+		if d.DeviceCapFlags&c.flag != 0 {
+			fmt.Fprintf(w, "\t\t\t\t\t%s\n", c.name)
+		}
+	}
 	row("\t", "max_sge", d.MaxSGE)
 	row("\t", "max_sge_rd", d.MaxSGERead)
 	row("\t", "max_cq", d.MaxCQ)
@@ -106,26 +111,94 @@ func printDevice(w io.Writer, info *deviceInfo) {
 	row("\t", "max_qp_init_rd_atom", d.MaxQPInitRDAtomic)
 	row("\t", "atomic_cap", atomicCap(d.AtomicCap))
 	row("\t", "max_mw", d.MaxMW)
+	row("\t", "max_mcast_grp", d.MaxMcastGroup)
+	row("\t", "max_mcast_qp_attach", d.MaxMcastQPAttach)
+	row("\t", "max_total_mcast_qp_attach", d.MaxTotalMcastQPAttach)
+	row("\t", "max_ah", d.MaxAH)
 	row("\t", "max_srq", d.MaxSRQ)
+	row("\t", "max_srq_wr", d.MaxSRQWR)
+	row("\t", "max_srq_sge", d.MaxSRQSGE)
 	row("\t", "max_inline_data", d.MaxInline)
 	row("\t", "max_pkeys", d.MaxPKeys)
 	row("\t", "local_ca_ack_delay", d.LocalCAAckDelay)
 	row("\t", "num_comp_vectors", d.NumCompVectors)
 	fmt.Fprintf(w, "\t\tport:\t1\n")
-	printPort(w, p, func(name string, v any) { row("\t\t\t", name, v) })
+	printPort(p, func(name string, v any) { row("\t\t\t", name, v) })
 	for _, g := range info.GIDs {
 		row("\t\t\t", fmt.Sprintf("GID[%3d]", g.Index), fmt.Sprintf("%s, %s (%s)", g.GID, g.Type, g.Address))
 	}
 }
 
-func printPort(_ io.Writer, p *verbs.PortAttr, row func(string, any)) {
+// deviceCaps names the bits of device_cap_flags that an adapter may set
+// (ibv_query_device(3), enum ibv_device_cap_flags).
+var deviceCaps = []struct {
+	flag uint32
+	name string
+}{
+	{1 << 1, "BAD_PKEY_CNTR"},
+	{1 << 2, "BAD_QKEY_CNTR"},
+	{1 << 6, "UD_AV_PORT_ENFORCE"},
+	{1 << 7, "CURR_QP_STATE_MOD"},
+	{1 << 10, "PORT_ACTIVE_EVENT"},
+	{1 << 11, "SYS_IMAGE_GUID"},
+	{1 << 12, "RC_RNR_NAK_GEN"},
+	{1 << 13, "SRQ_RESIZE"},
+	{1 << 17, "MEM_WINDOW"},
+	{1 << 21, "MEM_MGT_EXTENSIONS"},
+	{1 << 24, "MEM_WINDOW_TYPE_2B"},
+}
+
+func printPort(p *verbs.PortAttr, row func(string, any)) {
 	row("state", portState(p.State))
 	row("max_mtu", fmt.Sprintf("%d (%d)", p.MaxMTU.Bytes(), p.MaxMTU))
 	row("active_mtu", fmt.Sprintf("%d (%d)", p.ActiveMTU.Bytes(), p.ActiveMTU))
+	row("link_mtu", p.LinkMTU)
+	row("sm_lid", p.SMLID)
+	row("port_lid", p.LID)
+	row("port_lmc", fmt.Sprintf("%#02x", p.LMC))
 	row("link_layer", "Ethernet")
 	row("max_msg_sz", fmt.Sprintf("%#x", p.MaxMessageSize))
-	row("gid_tbl_len", p.GIDTableLen)
+	row("port_cap_flags", fmt.Sprintf("%#08x", p.CapFlags))
+	row("port_cap_flags2", fmt.Sprintf("%#04x", p.CapFlags2))
+	row("max_vl_num", p.MaxVLNum)
+	row("bad_pkey_cntr", fmt.Sprintf("%#x", p.BadPKeyCounter))
+	row("qkey_viol_cntr", fmt.Sprintf("%#x", p.QKeyViolations))
+	row("sm_sl", p.SMSL)
 	row("pkey_tbl_len", p.PKeyTableLen)
+	row("gid_tbl_len", p.GIDTableLen)
+	row("subnet_timeout", p.SubnetTimeout)
+	row("init_type_reply", p.InitType)
+	row("active_width", portWidth(p.ActiveWidth))
+	row("active_speed", fmt.Sprintf("%.1f Gbps (%d)", portSpeed(p.ActiveSpeed), p.ActiveSpeed))
+	row("phys_state", physState(p.PhysState))
+}
+
+// portWidth names ibv_port_attr's active_width.
+func portWidth(w uint8) string {
+	for i, lanes := range []int{1, 4, 8, 12, 2} {
+		if w == 1<<i {
+			return fmt.Sprintf("%dX (%d)", lanes, w)
+		}
+	}
+	return fmt.Sprintf("(%d)", w)
+}
+
+// portSpeed is active_speed in Gbit/s for each lane; 0 where the value is none.
+func portSpeed(s uint8) float64 {
+	for i, gbps := range []float64{2.5, 5, 10, 10, 14, 25, 50} {
+		if s == 1<<i {
+			return gbps
+		}
+	}
+	return 0
+}
+
+// physState names ibv_port_attr's phys_state.
+func physState(s uint8) string {
+	if s == 5 {
+		return "LINK_UP (5)"
+	}
+	return fmt.Sprintf("(%d)", s)
 }
 
 func portState(s uint8) string {

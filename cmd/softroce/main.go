@@ -15,7 +15,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// exitError carries an exit status other than 1. A nil err prints nothing.
+// Exit statuses. decode gives exitFailed a narrower meaning, see there.
+const (
+	exitFailed = 1 // the work was begun and failed
+	exitUsage  = 2 // the command cannot be carried out as it was given
+)
+
+// exitError carries the exit status of an error. A nil err prints nothing.
 type exitError struct {
 	code int
 	err  error
@@ -42,7 +48,9 @@ func main() {
 	os.Exit(exitStatus(err))
 }
 
-// exitStatus prints an error as one line and gives the exit status.
+// exitStatus prints an error as one line and gives the exit status. What a
+// command returned carries its own; any other error is cobra's, of arguments that
+// it could not take.
 func exitStatus(err error) int {
 	if err == nil {
 		return 0
@@ -55,7 +63,24 @@ func exitStatus(err error) int {
 	if e != nil {
 		return e.code
 	}
-	return 1
+	return exitUsage
+}
+
+// working gives the errors of a command's work, and of its children's, the status
+// exitFailed where they have none.
+func working(c *cobra.Command) {
+	if run := c.RunE; run != nil {
+		c.RunE = func(c *cobra.Command, args []string) error {
+			err := run(c, args)
+			if e := (*exitError)(nil); err != nil && !errors.As(err, &e) {
+				err = &exitError{exitFailed, err}
+			}
+			return err
+		}
+	}
+	for _, sub := range c.Commands() {
+		working(sub)
+	}
 }
 
 // newRoot builds the whole command tree; the documentation generator uses it
@@ -76,9 +101,10 @@ Ping-pong with rdma-core's ibv_rc_pingpong:     softroce pingpong [HOST]`,
 		Version:       version(),
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return &exitError{2, fmt.Errorf("%w (see softroce %s --help)", err, c.Name())}
+		return &exitError{exitUsage, fmt.Errorf("%w (see %s --help)", err, c.CommandPath())}
 	})
 	root.AddCommand(newDaemonCmd(), newDevinfoCmd(), newDemoCmd(), newDecodeCmd(), newPingpongCmd(), newPerfCmd())
+	working(root)
 	return root
 }
 

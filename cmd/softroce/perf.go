@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -42,6 +43,10 @@ A bandwidth's peak is that of the best tenth of the run; MB is 2^20 bytes. Laten
 the way there and back, of read and atomic the whole. Data is not checked unless --check is given.`,
 		Example: `  softroce perf write --bw                        # server
   softroce perf write --bw -a 192.0.2.1           # client, all sizes`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return &exitError{exitUsage, errors.New("perf: say what to measure: write, read, send or atomic (see softroce perf --help)")}
+		},
 	}
 	for _, op := range []struct {
 		op   perf.Op
@@ -149,7 +154,7 @@ func (f *perfFlags) config() (perf.Config, error) {
 func runPerf(ctx context.Context, f *perfFlags, out, errs io.Writer) error {
 	cfg, err := f.config()
 	if err != nil {
-		return &exitError{2, err}
+		return &exitError{exitUsage, err}
 	}
 	dev, err := openDevice(f.socket, f.device)
 	if err != nil {

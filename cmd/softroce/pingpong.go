@@ -95,7 +95,7 @@ func (f *pingpongFlags) config() (pingpong.Config, error) {
 func runPingpong(ctx context.Context, f *pingpongFlags, out, errs io.Writer) error {
 	cfg, err := f.config()
 	if err != nil {
-		return &exitError{2, err}
+		return &exitError{exitUsage, err}
 	}
 	dev, err := openDevice(f.socket, f.device)
 	if err != nil {

@@ -38,9 +38,9 @@ type InUseError struct {
 // Error names the socket and its holder.
 func (e *InUseError) Error() string {
 	if e.PID == 0 {
-		return fmt.Sprintf("listen %s: in use by a process that is not visible here", e.Path)
+		return fmt.Sprintf("listen %s: in use by a process that is not visible here; choose another path", e.Path)
 	}
-	return fmt.Sprintf("listen %s: in use by process %d", e.Path, e.PID)
+	return fmt.Sprintf("listen %s: in use by process %d; stop it or choose another path", e.Path, e.PID)
 }
 
 // Is makes errors.Is(err, unix.EADDRINUSE) hold.

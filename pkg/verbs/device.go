@@ -89,7 +89,10 @@ func openError(path string, err error) error {
 		errno = unix.EIO
 	}
 	text := fmt.Sprintf("socket %s: %v", path, err)
-	if errno == unix.ENOENT || errno == unix.ECONNREFUSED {
+	switch errno {
+	case unix.EACCES:
+		text = fmt.Sprintf("no permission to connect to %s: the daemon's --socket-mode and --socket-group say who may", path)
+	case unix.ENOENT, unix.ECONNREFUSED:
 		text = fmt.Sprintf("no daemon serves %s: start `softroce daemon`, or name its socket with --socket or %s", path, SocketEnv)
 	}
 	return &Error{Op: "open device", Errno: errno, Text: text}
