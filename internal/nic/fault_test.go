@@ -64,6 +64,14 @@ func programOf(t *testing.T, a *Adapter, n verbs.QPN) (found *program) {
 // DESIGN §5: a fault on a program's memory ends that program's queue pairs,
 // all of them, tells it, and is counted; the next program is not disturbed.
 func TestMemoryFaultEndsItsProgramOnly(t *testing.T) {
+	for name, op := range map[string]verbs.WROpcode{
+		"written by the peer": verbs.WRRDMAWrite, "read by the peer": verbs.WRRDMARead, "added to by the peer": verbs.WRAtomicFetchAdd,
+	} {
+		t.Run(name, func(t *testing.T) { memoryFault(t, op) })
+	}
+}
+
+func memoryFault(t *testing.T, op verbs.WROpcode) {
 	a := startAdapter(t, nil)
 	ctx := within(t)
 	good, peer := newEndpoint(t, openDevice(t, a), 1<<14), newEndpoint(t, openDevice(t, a), 1<<14)
@@ -81,6 +89,10 @@ func TestMemoryFaultEndsItsProgramOnly(t *testing.T) {
 	if err := other.ToInit(verbs.AccessRemoteWrite); err != nil {
 		t.Fatal(err)
 	}
+	n := 64
+	if op == verbs.WRAtomicFetchAdd {
+		n = 8
+	}
 	prog := programOf(t, a, bad.qp.Num())
 	region, err := a.keys.Register(pdNumber(t, prog), newGoneMemory(t, 1<<14), 0x7000, 1<<14, allAccess, 1)
 	if err != nil {
@@ -91,9 +103,9 @@ func TestMemoryFaultEndsItsProgramOnly(t *testing.T) {
 		a.quiesce()
 		a.keys.Free(region)
 	})
-	// The peer writes into the memory that is not there.
+	// The peer reaches for the memory that is not there.
 	wr := verbs.SendWR{
-		Opcode: verbs.WRRDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{second.mr.SGE(0, 64)},
+		Opcode: op, Flags: verbs.SendSignaled, SGList: []verbs.SGE{second.mr.SGE(0, n)},
 		RemoteAddr: 0x7000, RKey: region.RKey(),
 	}
 	if _, err := second.qp.PostSend(wr); err != nil {
