@@ -35,9 +35,9 @@ func (e Endpoint) String() string {
 	return fmt.Sprintf("LID 0x%04x, QPN 0x%06x, PSN 0x%06x, GID %s", e.LID, uint32(e.QPN), uint32(e.PSN), e.GID)
 }
 
-// appendWire appends the endpoint's message, wireSize bytes.
-func (e Endpoint) appendWire(b []byte) []byte {
-	return fmt.Appendf(b, "%04x:%06x:%06x:%x\x00", e.LID, uint32(e.QPN)&0xFFFFFF, uint32(e.PSN)&0xFFFFFF, e.GID[:])
+// wire is the endpoint's message, wireSize bytes.
+func (e Endpoint) wire() []byte {
+	return fmt.Appendf(nil, "%04x:%06x:%06x:%x\x00", e.LID, uint32(e.QPN)&0xFFFFFF, uint32(e.PSN)&0xFFFFFF, e.GID[:])
 }
 
 // parseEndpoint reads an endpoint's message, which may be anything.

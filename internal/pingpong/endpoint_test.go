@@ -38,7 +38,7 @@ func gidOf(s string) verbs.GID { return netip.MustParseAddr(s).As16() }
 func TestEndpointMessage(t *testing.T) {
 	for _, c := range known {
 		t.Run(c.name, func(t *testing.T) {
-			if got := string(c.e.appendWire(nil)); got != c.wire {
+			if got := string(c.e.wire()); got != c.wire {
 				t.Errorf("message: got %q, want %q", got, c.wire)
 			}
 			if got, err := parseEndpoint([]byte(c.wire)); err != nil || got != c.e {
@@ -88,7 +88,7 @@ func FuzzEndpoint(f *testing.F) {
 		if err != nil {
 			return
 		}
-		wire := e.appendWire(nil)
+		wire := e.wire()
 		if !bytes.Equal(wire, bytes.ToLower(b)) {
 			t.Fatalf("%q parses as %v, whose message is %q", b, e, wire)
 		}

@@ -73,7 +73,7 @@ func (l link) guard(ctx context.Context, patience time.Duration) (stop func(), e
 
 // sendEndpoint and recvEndpoint are the two halves of the exchange.
 func (l link) sendEndpoint(e Endpoint) error {
-	if _, err := l.Write(e.appendWire(nil)); err != nil {
+	if _, err := l.Write(e.wire()); err != nil {
 		return fmt.Errorf("send the local address: %w", err)
 	}
 	return nil

@@ -123,7 +123,7 @@ func (o *objects) play(w *watch) (time.Duration, error) {
 		for i := range wcs[:n] {
 			wc := &wcs[i]
 			if wc.Status != verbs.WCSuccess {
-				return 0, o.failed(wc)
+				return 0, o.failed(w, wc)
 			}
 			if wc.WRID == sendID {
 				sent++
@@ -168,14 +168,18 @@ func (o *objects) wait(w *watch, wcs []verbs.WC) (int, error) {
 				return 0, w.explain(err)
 			}
 			o.cq.AckEvents(1)
-		case polls%1024 == 0 && w.ctx.Err() != nil:
+		case polls%64 == 0 && w.ctx.Err() != nil:
 			return 0, w.explain(w.ctx.Err())
 		}
 	}
 }
 
-// failed explains a completion that is not a success.
-func (o *objects) failed(wc *verbs.WC) error {
+// failed explains a completion that is not a success, by what is behind it
+// when there is something.
+func (o *objects) failed(w *watch, wc *verbs.WC) error {
+	if w.ctx.Err() != nil {
+		return context.Cause(w.ctx)
+	}
 	select {
 	case <-o.dev.Done():
 		return verbs.ErrDeviceDead

@@ -185,7 +185,7 @@ var strangers = []struct {
 	{"hangs up", func(net.Conn) {}, "hung up after 0 bytes"},
 	{"hangs up in the middle", func(c net.Conn) { _, _ = c.Write([]byte(known[0].wire[:20])) }, "hung up after 20 bytes"},
 	{"speaks something else", func(c net.Conn) { _, _ = c.Write([]byte(strings.Repeat("GET / HTTP/1.1\r\n", 10))) }, ErrExchange.Error()},
-	{"has no GID", func(c net.Conn) { _, _ = c.Write((Endpoint{QPN: 17}).appendWire(nil)) }, "-g"},
+	{"has no GID", func(c net.Conn) { _, _ = c.Write((Endpoint{QPN: 17}).wire()) }, "-g"},
 	{"is silent", func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }, "i/o timeout"},
 }
 
