@@ -121,7 +121,7 @@ vuln: ## govulncheck, where its database can be reached
 gen: ## run the generators (tables, documents of the command)
 	$(GO) generate ./...
 
-man: ## write the command's man pages and its reference
+man: ## write the reference of the command, docs/cli
 	$(GO) generate ./cmd/softroce
 
 gen-check: ## fail when a generated file is out of date
