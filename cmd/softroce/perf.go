@@ -172,7 +172,11 @@ func runPerf(ctx context.Context, f *perfFlags, out, errs io.Writer) error {
 	cfg.Progress = func(g perf.Progress) { p.show(fmt.Sprintf("%d bytes: %.0f %%", g.Size, 100*g.Part)) }
 	rep, err := perf.Run(ctx, dev, cfg)
 	p.clear()
-	if err != nil {
+	var param *perf.ParamError
+	switch {
+	case errors.As(err, &param):
+		return &exitError{exitUsage, err}
+	case err != nil:
 		return err
 	}
 	if f.json {

@@ -1,7 +1,6 @@
 package perf
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -152,37 +151,54 @@ func (p Params) withDefaults(port *verbs.PortAttr, dev *verbs.DeviceAttr) Params
 	return p
 }
 
-// validate checks parameters that have no zero left, the peer's too.
+// ParamError says which parameter is wrong, and the limit.
+type ParamError struct{ Text string }
+
+// Error gives the text.
+func (e *ParamError) Error() string { return e.Text }
+
+func wrong(format string, args ...any) error { return &ParamError{fmt.Sprintf(format, args...)} }
+
+// validate checks parameters that have no zero left, the peer's too. Its
+// errors are of type *ParamError.
 func (p *Params) validate() error {
 	if _, err := ParseOp(string(p.Op)); err != nil {
-		return err
+		return wrong("%v", err)
 	}
-	in := func(what string, v, lo, hi int) error {
-		if v < lo || v > hi {
-			return fmt.Errorf("perf: %s %d is not in %d..%d", what, v, lo, hi)
+	for _, v := range []struct {
+		what      string
+		v, lo, hi int
+	}{
+		{"number of sizes", len(p.Sizes), 1, maxSizes},
+		{"iterations", p.Iters, 1, maxIters},
+		{"tx-depth", p.TxDepth, 1, maxDepth},
+		{"rx-depth", p.RxDepth, 1, maxDepth},
+		{"number of queue pairs", p.QPs, 1, maxQPs},
+		{"cq-mod", p.CQMod, 1, p.TxDepth},
+		{"outstanding READs and atomics", p.RDAtomic, 1, 255},
+		{"inline size", p.Inline, 0, 1 << 16},
+	} {
+		if v.v < v.lo || v.v > v.hi {
+			return wrong("%s %d is not in %d..%d", v.what, v.v, v.lo, v.hi)
 		}
-		return nil
 	}
-	err := errors.Join(in("number of sizes", len(p.Sizes), 1, maxSizes), in("iterations", p.Iters, 1, maxIters),
-		in("tx-depth", p.TxDepth, 1, maxDepth), in("rx-depth", p.RxDepth, 1, maxDepth), in("number of queue pairs", p.QPs, 1, maxQPs),
-		in("cq-mod", p.CQMod, 1, p.TxDepth), in("outstanding READs and atomics", p.RDAtomic, 1, 255), in("inline size", p.Inline, 0, 1<<16))
 	for _, s := range p.Sizes {
-		err = errors.Join(err, in("size", s, 1, maxSize))
+		if s < 1 || s > maxSize {
+			return wrong("size %d is not in 1..%d", s, maxSize)
+		}
 		if p.Op == Atomic && s != atomicSize {
-			err = errors.Join(err, fmt.Errorf("perf: size %d: atomics have %d bytes", s, atomicSize))
+			return wrong("size %d: atomics have %d bytes", s, atomicSize)
 		}
 	}
 	switch {
-	case err != nil:
-		return err
 	case p.Duration < 0 || p.Duration > maxDuration:
-		return fmt.Errorf("perf: duration %v is not in 0..%v", p.Duration, maxDuration)
+		return wrong("duration %v is not in 0..%v", p.Duration, maxDuration)
 	case p.Latency && p.QPs != 1:
-		return fmt.Errorf("perf: latency is measured on 1 queue pair, not %d", p.QPs)
+		return wrong("latency is measured on 1 queue pair, not %d", p.QPs)
 	case !p.MTU.Valid():
-		return fmt.Errorf("perf: %v is not a path MTU", p.MTU)
+		return wrong("%v is not a path MTU", p.MTU)
 	case p.layout().total() > maxMemory:
-		return fmt.Errorf("perf: %d queue pairs with messages of %d bytes need %d bytes of memory, the limit is %d",
+		return wrong("%d queue pairs with messages of %d bytes need %d bytes of memory, the limit is %d",
 			p.QPs, p.layout().stride, p.layout().total(), maxMemory)
 	}
 	return nil

@@ -190,7 +190,7 @@ func TestServerMeetsStranger(t *testing.T) {
 			if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
 				t.Fatal(err)
 			}
-			if o := <-served; !errors.Is(o.err, ErrPeer) && c.name != "memory" || !strings.Contains(o.err.Error(), c.want) {
+			if o := <-served; !errors.Is(o.err, ErrPeer) || !strings.Contains(o.err.Error(), c.want) {
 				t.Errorf("got %v, want %q", o.err, c.want)
 			}
 		})

@@ -34,7 +34,7 @@ func ParseOp(name string) (Op, error) {
 	case Write, Read, Send, Atomic:
 		return o, nil
 	}
-	return "", fmt.Errorf("perf: %q is none of write, read, send and atomic", name)
+	return "", fmt.Errorf("%q is none of write, read, send and atomic", name)
 }
 
 // receives says whether the operation takes posted receives.

@@ -120,10 +120,10 @@ func (s *session) explain(ctx context.Context, err error) error {
 // check says what is wrong with the configuration.
 func (s *session) check() error {
 	if s.cfg.Port < 1 || s.cfg.Port > 65535 {
-		return fmt.Errorf("port %d is not in 1..65535", s.cfg.Port)
+		return wrong("port %d is not in 1..65535", s.cfg.Port)
 	}
 	if s.cfg.Events && s.p.Latency && s.p.Op == Write {
-		return errors.New("write latency polls the memory: it has no events to sleep on")
+		return wrong("write latency polls the memory: it has no events to sleep on")
 	}
 	return s.p.validate()
 }
@@ -281,7 +281,7 @@ func (s *session) adopt(m message) error {
 	}
 	s.p = *m.Params
 	if err := s.check(); err != nil {
-		return err
+		return fmt.Errorf("%w asks for what cannot be: %v", ErrPeer, err) //nolint:errorlint // the fault is the peer's, not a *ParamError of ours
 	}
 	if s.p.Name() != ours {
 		return fmt.Errorf("%w runs %s, this side %s", ErrPeer, s.p.Name(), ours)
