@@ -45,7 +45,7 @@ func TestOperatorsMistakes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer squatter.Close() //nolint:errcheck // a test's socket (2026-11)
+	defer squatter.Close()
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func TestCaptureThatCannotBeWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer reader.Close() //nolint:errcheck // closed twice (2026-11)
+	defer reader.Close()
 	d := startDaemon(t, addr, socketIn(t), "--pcap", pipe)
 	if err := reader.Close(); err != nil {
 		t.Fatal(err)
@@ -137,7 +137,7 @@ func TestCaptureThatCannotBeWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close() //nolint:errcheck // a test's socket (2026-11)
+	defer c.Close()
 	eventually(t, "the capture stops", func() bool {
 		if _, err := c.Write(make([]byte, 4096)); err != nil {
 			t.Fatal(err)
