@@ -43,6 +43,10 @@ func openEnd(socket string, psn verbs.PSN) (*end, error) {
 	if err != nil {
 		return nil, err
 	}
+	return endOf(dev, psn)
+}
+
+func endOf(dev *verbs.Device, psn verbs.PSN) (*end, error) {
 	pd, err := dev.AllocPD()
 	if err != nil {
 		return nil, err
