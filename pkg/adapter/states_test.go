@@ -19,7 +19,7 @@ import (
 func TestSendQueueDrain(t *testing.T) {
 	a, b := pair(t, shape{}, verbs.RCConfig{}, nil)
 	ctx := within(t)
-	wr := a.write(b, 0, 0, 30_000)
+	wr := a.write(b, 20_000, 20_000, 30_000) // beside what alive uses
 	wr.Flags = verbs.SendSignaled
 	for i := range uint64(8) {
 		wr.WRID = i
