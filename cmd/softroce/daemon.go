@@ -47,6 +47,7 @@ type daemonFlags struct {
 	window    int
 	recvBuf   int
 	strict    bool
+	limits    []string
 }
 
 func newDaemonCmd() *cobra.Command {
@@ -78,6 +79,7 @@ The socket is --socket, else $SOFTROCE_SOCKET, else softroce/softroce.sock in $X
 	fl.IntVar(&f.window, "window", 0, "most bytes in flight on one queue pair (default: the engine's)")
 	fl.IntVar(&f.recvBuf, "recv-buffer", 0, "socket receive buffer in bytes (default: up to 8 MiB)")
 	fl.BoolVar(&f.strict, "strict-icrc", false, "refuse packets whose IPv4 identification cannot be proven")
+	fl.StringArrayVar(&f.limits, "limit", nil, "quota as LEVEL:RESOURCE=NUMBER, LEVEL adapter, user or program, as user:queue_pairs=100 (repeat for several)")
 	c.MarkFlagsMutuallyExclusive("addr", "interface")
 	c.MarkFlagsOneRequired("addr", "interface")
 	return c
@@ -139,6 +141,11 @@ func (f *daemonFlags) config(log *slog.Logger) (nic.Config, error) {
 			return cfg, fmt.Errorf("--addr %q is not an IP address: %w", s, err)
 		}
 		cfg.Addrs = append(cfg.Addrs, a)
+	}
+	for _, s := range f.limits {
+		if err := cfg.Limits.Set(s); err != nil {
+			return cfg, fmt.Errorf("--limit: %w", err)
+		}
 	}
 	return cfg, cfg.Validate()
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/google/gopacket"
 	"github.com/google/gopacket/layers"
 	"github.com/google/gopacket/pcapgo"
+	"golang.org/x/sys/unix"
 
 	"github.com/softroce/softroce/internal/capture"
 	"github.com/softroce/softroce/internal/testaddr"
@@ -213,5 +214,24 @@ func packetsOf(t *testing.T, file, addr string) (seen [2]map[string]int) {
 			dir = 0
 		}
 		seen[dir][fmt.Sprintf("tos=%d ttl=%d id=%d %x", ip.TOS, ip.TTL, ip.Id, ip.Payload)]++
+	}
+}
+
+// A quota given to the daemon holds, and the refusal names it.
+func TestDaemonLimit(t *testing.T) {
+	d := startDaemon(t, testaddr.Take(t, 1)[0], socketIn(t), "--limit", "user:protection_domains=2", "--limit", "program:programs=1")
+	var got error
+	for i := range 3 {
+		dev, err := verbs.Open(&verbs.Options{Socket: d.socket})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dev.Close()
+		if _, got = dev.AllocPD(); (got == nil) != (i < 2) {
+			t.Fatalf("domain %d: %v", i, got)
+		}
+	}
+	if !errors.Is(got, unix.ENOMEM) || !strings.Contains(got.Error(), "protection domains") || !strings.Contains(got.Error(), "limit 2") {
+		t.Errorf("got %v, want ENOMEM that names the limit", got)
 	}
 }

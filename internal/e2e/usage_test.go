@@ -60,6 +60,7 @@ func TestRefusals(t *testing.T) {
 		{"address not ours", daemon("--addr", "192.0.2.77"), 1, []string{"192.0.2.77", "not an address of this host"}},
 		{"no such interface", daemon("--interface", "nosuch0"), 1, []string{"nosuch0", "ip link"}},
 		{"workers", daemon("--addr", free, "--workers", "99"), 2, []string{"99", "1 to 8"}},
+		{"limit", daemon("--addr", free, "--limit", "user:camels=3"), 2, []string{"--limit", "camels", "queue_pairs"}},
 		{"log level", daemon("--addr", free, "--log-level", "loud"), 2, []string{`"loud"`, "debug"}},
 		{"socket mode", daemon("--addr", free, "--socket-mode", "99"), 2, []string{`"99"`, "octal"}},
 		{"socket group", daemon("--addr", free, "--socket-group", "no-such-group"), 2, []string{"no-such-group"}},

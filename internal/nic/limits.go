@@ -2,6 +2,7 @@ package nic
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -130,6 +131,38 @@ type Limits struct {
 	// MaxRDAtomic bounds READs and atomics outstanding on one QP, in either
 	// direction; zero means 128, the most is 255.
 	MaxRDAtomic uint8
+}
+
+// Set sets one quota from text of the form LEVEL:RESOURCE=NUMBER, as
+// "user:queue_pairs=100": the level is adapter, user or program, the resource is
+// named by its Label. Errors name what is allowed.
+func (l *Limits) Set(text string) error {
+	name, number, _ := strings.Cut(text, "=")
+	level, label, ok := strings.Cut(name, ":")
+	v, err := strconv.ParseUint(number, 10, 64)
+	if !ok || err != nil || v == 0 {
+		return fmt.Errorf("nic: limit %q: want LEVEL:RESOURCE=NUMBER, the number 1 or more", text)
+	}
+	var q *Quota
+	switch level {
+	case "adapter":
+		q = &l.Adapter
+	case "user":
+		q = &l.User
+	case "program":
+		q = &l.Program
+	default:
+		return fmt.Errorf("nic: limit %q: level %q is none of adapter, user, program", text, level)
+	}
+	var labels []string
+	for r := range numResources {
+		if r.Label() == label {
+			*q.field(r) = v
+			return nil
+		}
+		labels = append(labels, r.Label())
+	}
+	return fmt.Errorf("nic: limit %q: resource %q is none of %s", text, label, strings.Join(labels, ", "))
 }
 
 // MaxProgramQPs is the number of QP indices in a program's doorbell area.

@@ -2,6 +2,8 @@ package nic
 
 import (
 	"errors"
+	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -170,5 +172,54 @@ func TestRateLimit(t *testing.T) {
 	}
 	if n, ok := r.allow(now.Add(time.Hour)); !ok || n != 997 {
 		t.Errorf("after an hour: %d, %t; want those of the last second told", n, ok)
+	}
+}
+
+func TestLimitsSet(t *testing.T) {
+	var l Limits
+	for r := range numResources {
+		for i, q := range []*Quota{&l.Adapter, &l.User, &l.Program} {
+			want := uint64(1+r)*10 + uint64(i)
+			text := fmt.Sprintf("%s:%s=%d", []string{"adapter", "user", "program"}[i], r.Label(), want)
+			if err := l.Set(text); err != nil || *q.field(r) != want {
+				t.Errorf("%s: got %d, %v", text, *q.field(r), err)
+			}
+		}
+	}
+	before := l
+	for text, says := range map[string]string{
+		"":                       "LEVEL:RESOURCE=NUMBER",
+		"user:queue_pairs":       "LEVEL:RESOURCE=NUMBER",
+		"user:queue_pairs=0":     "1 or more",
+		"user:queue_pairs=-1":    "1 or more",
+		"user:queue_pairs=many":  "1 or more",
+		"queue_pairs=1":          "LEVEL:RESOURCE=NUMBER",
+		"group:queue_pairs=1":    "adapter, user, program",
+		"user:queue pairs=1":     "queue_pairs",
+		"program:camels=1":       "registered_bytes",
+		"user:queue_pairs=1=2":   "1 or more",
+		"user:registered_bytes=": "1 or more",
+	} {
+		if err := l.Set(text); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: got %v, want an error that says %q", text, err, says)
+		}
+	}
+	if l != before {
+		t.Error("a refused text changed the limits")
+	}
+}
+
+// The operator's document has every quota's default.
+func TestDefaultQuotasAreDocumented(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := Limits{}.withDefaults()
+	for r := range numResources {
+		row := fmt.Sprintf("| %s | %d | %d | %d |\n", r.Label(), *l.Adapter.field(r), *l.User.field(r), *l.Program.field(r))
+		if !strings.Contains(string(doc), row) {
+			t.Errorf("docs/operations.md has no row %s", row)
+		}
 	}
 }
