@@ -258,7 +258,9 @@ func addAddr(nl *netlink.Handle, link netlink.Link, p netip.Prefix) error {
 	if err := nl.AddrAdd(link, addr); err != nil {
 		return fmt.Errorf("address %v: %w", p, err)
 	}
-	for until := time.Now().Add(readyTimeout); time.Now().Before(until); time.Sleep(time.Millisecond) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for until := time.Now().Add(readyTimeout); time.Now().Before(until); <-tick.C {
 		r, err := nl.RouteGet(addr.IP)
 		if err == nil && len(r) > 0 && r[0].Type == unix.RTN_LOCAL {
 			return nil
