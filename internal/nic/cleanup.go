@@ -1,6 +1,6 @@
 package nic
 
-// release ends everything a program holds, in the order of DESIGN §6: keys
+// release ends everything a program holds, in the order that memory needs: keys
 // stop at once, then its queue pairs leave the workers, then every worker
 // passes a turn's boundary, and only then memory is unmapped and closed.
 func (p *program) release() {

@@ -186,7 +186,7 @@ func TestVersionHandshake(t *testing.T) {
 	})
 }
 
-// verbs-semantics §2: what is in use cannot be destroyed, and no refusal
+// The manual pages of the destroy verbs: what is in use cannot be destroyed, and no refusal
 // changes anything.
 func TestDestroyOrder(t *testing.T) {
 	a := startAdapter(t, nil)
@@ -403,7 +403,7 @@ func TestLimitsNameThemselves(t *testing.T) {
 	}
 }
 
-// QPs that share a CQ share its worker (DESIGN §4); others spread.
+// QPs that share a CQ share its worker (docs/architecture.md, Workers); others spread.
 func TestQPsFollowTheirCQ(t *testing.T) {
 	a := startAdapter(t, func(c *Config) { c.Workers = 4 })
 	r := rawHello(t, a)
@@ -478,7 +478,7 @@ func TestF43ModifyNamesTheField(t *testing.T) {
 	}
 }
 
-// verbs-semantics §10, DESIGN §7.
+// ibv_query_device(3), ibv_query_port(3) and docs/operations.md.
 func TestDeviceAndPort(t *testing.T) {
 	a := startAdapter(t, nil)
 	r := rawHello(t, a)

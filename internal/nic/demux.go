@@ -32,7 +32,7 @@ func (w *worker) receive() int {
 }
 
 // accept runs the checks that need no queue pair, in the order of
-// transport.md §2 (length, version, destination, ICRC), and hands the packet
+// IBTA Vol 1 §9.6.1 (length, version, destination, ICRC), and hands the packet
 // to its engine. Everything that fails is dropped in silence and counted.
 func (w *worker) accept(meta *udp4791.RecvMeta, buf []byte, handed bool) {
 	w.stats.PacketsIn++

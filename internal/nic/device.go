@@ -12,8 +12,8 @@ import (
 	"github.com/softroce/softroce/pkg/udp4791"
 )
 
-// Values of the verbs API (ibv_device_cap_flags and others; verbs-semantics
-// §10). Only what is implemented is set: programs switch features on by them.
+// Values of the verbs API (ibv_device_cap_flags and others, see
+// ibv_query_device(3)). Only what is implemented is set: programs switch features on by them.
 const (
 	capCurrQPStateMod = 1 << 7
 	capSysImageGUID   = 1 << 11

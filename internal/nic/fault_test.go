@@ -61,7 +61,7 @@ func programOf(t *testing.T, a *Adapter, n verbs.QPN) (found *program) {
 	return found
 }
 
-// DESIGN §5: a fault on a program's memory ends that program's queue pairs,
+// A fault on a program's memory ends that program's queue pairs,
 // all of them, tells it, and is counted; the next program is not disturbed.
 func TestMemoryFaultEndsItsProgramOnly(t *testing.T) {
 	for name, op := range map[string]verbs.WROpcode{

@@ -14,7 +14,7 @@ import (
 )
 
 // headerRoom is what the active MTU leaves of the link's MTU for headers
-// (DESIGN §7): 40 IPv6, 8 UDP, 12 BTH, 16 RETH, 4 ICRC, as kernel rxe counts.
+// (docs/operations.md): 40 IPv6, 8 UDP, 12 BTH, 16 RETH, 4 ICRC, as kernel rxe counts.
 const headerRoom = 80
 
 // unknownLinkMTU stands for a link whose interface was not found (an address
@@ -56,7 +56,7 @@ func (a *Adapter) gid(i int) (bth.GID, netip.Addr, bool) {
 
 // resolveGIDs finds the adapter's GIDs: exactly the addresses given, in their
 // order, or the bindable addresses of the interface, IPv4 first, link-local
-// last. None is invented (DESIGN §7).
+// last. None is invented.
 func resolveGIDs(addrs []netip.Addr, ifname string) ([]gidEntry, error) {
 	switch {
 	case len(addrs) > 0 && ifname != "":

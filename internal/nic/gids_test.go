@@ -9,7 +9,7 @@ import (
 	"github.com/softroce/softroce/pkg/bth"
 )
 
-// DESIGN §7 and field case F41: an adapter given addresses has exactly these
+// Field case F41: an adapter given addresses has exactly these
 // GIDs in this order.
 func TestF41GivenAddressesAreTheGIDs(t *testing.T) {
 	addrs := []netip.Addr{netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("::1")}
@@ -48,7 +48,7 @@ func loopback(t *testing.T) net.Interface {
 }
 
 // An interface gives the addresses it has and no invented one, IPv4-mapped
-// first (DESIGN §7, F41).
+// first (F41).
 func TestF41InterfaceGivesItsAddresses(t *testing.T) {
 	lo := loopback(t)
 	got, err := resolveGIDs(nil, lo.Name)
@@ -110,7 +110,7 @@ func TestGIDsUnknownInterface(t *testing.T) {
 	}
 }
 
-// DESIGN §7: the largest of 256..4096 not above link MTU - 80.
+// The active MTU is the largest of 256..4096 not above link MTU - 80.
 func TestActiveMTU(t *testing.T) {
 	tests := []struct {
 		link int

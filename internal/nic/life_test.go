@@ -136,7 +136,7 @@ func TestKilledProgramGivesEverythingBack(t *testing.T) {
 	}
 }
 
-// DESIGN §5: a program whose socket a child of its own still holds is dead
+// A program whose socket a child of its own still holds is dead
 // when its process exits.
 func TestExitCountsEvenIfTheSocketLivesOn(t *testing.T) {
 	if inOwnProcess(t) {
@@ -499,7 +499,7 @@ func TestKeysDieWithTheProgram(t *testing.T) {
 	}
 }
 
-// DESIGN §6: a deregistration ends look-ups at once, and unmaps only after
+// A deregistration ends look-ups at once, and unmaps only after
 // every worker has passed a turn's boundary. A worker that is in the middle
 // of a turn still reads what it looked up before.
 func TestDeregWaitsForEveryWorker(t *testing.T) {

@@ -132,7 +132,7 @@ func TestPathMTUOverTheLink(t *testing.T) {
 	must[uapi.ModifyQPReply](r, uapi.OpModifyQP, m)
 }
 
-// DESIGN §6: foreign memory is refused, with the reason, to a program of
+// docs/security.md: foreign memory is refused, with the reason, to a program of
 // another user; shared memory is not. In need of root to become that user.
 func TestForeignMemoryOfAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {

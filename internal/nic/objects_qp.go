@@ -215,7 +215,7 @@ func (p *program) modifyQP(m *uapi.ModifyQPRequest) (reply, error) {
 }
 
 // checkAccessFlags refuses rights that a queue pair cannot grant. Local write
-// is ignored (verbs-semantics §3); remote write needs no local write here.
+// is ignored (ibv_modify_qp(3)); remote write needs no local write here.
 func checkAccessFlags(a *qpstate.Attr, m qpstate.Mask) error {
 	const known = mrtable.AccessLocalWrite | mrtable.AccessRemoteWrite | mrtable.AccessRemoteRead |
 		mrtable.AccessRemoteAtomic | mrtable.AccessMWBind

@@ -15,7 +15,7 @@ const (
 )
 
 // steerBits is the number of low bits of a QPN that name its steering key
-// (DESIGN: worker = (QPN & 7) mod N).
+// (worker = (QPN & 7) mod N).
 const (
 	steerBits = 3
 	steerKeys = 1 << steerBits

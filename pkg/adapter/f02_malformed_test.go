@@ -124,7 +124,7 @@ func TestF2EveryOpcodeLengthAndPad(t *testing.T) {
 }
 
 // reasonOf is why a packet of n bytes with a wrong ICRC is dropped, in the
-// order of transport.md §2.
+// order that the adapter checks in (IBTA Vol 1 §9.6.1).
 func reasonOf(o *bth.OpcodeInfo, n, pad int) nic.Drop {
 	switch {
 	case n < bth.BTHLen+bth.ICRCLen:

@@ -19,7 +19,7 @@ func segmentOf(t *testing.T, mem Memory, iova, length uint64) Segment {
 	return seg
 }
 
-// TestWriteTailLast: DESIGN's order of a message's last bytes.
+// TestWriteTailLast: the order of a message's last bytes.
 func TestWriteTailLast(t *testing.T) {
 	tests := []struct {
 		name string

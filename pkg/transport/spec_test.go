@@ -136,7 +136,7 @@ func TestResentPacketsAreTheSame(t *testing.T) {
 	}
 }
 
-// TestPostErrors: what post refuses at once (REQ-14 to REQ-16), and a full queue.
+// TestPostErrors: what post refuses at once (IBTA Vol 1 §11.4.1), and a full queue.
 func TestPostErrors(t *testing.T) {
 	a, _ := connected(t, options{sendWR: 2})
 	for _, c := range []struct {
@@ -247,8 +247,8 @@ func TestReconnect(t *testing.T) {
 	wantTexts(t, "first ACK", texts(b.pollAll(start)), "RC Acknowledge psn=0x900000 ACK msn=1")
 }
 
-// TestOutstandingPSNs: unacknowledged PSNs stay far below 2^23 (IBTA Vol 1 §9.7.1,
-// REQ-11), even with the largest window and the smallest packets.
+// TestOutstandingPSNs: unacknowledged PSNs stay far below 2^23 (IBTA Vol 1 §9.7.1),
+// even with the largest window and the smallest packets.
 func TestOutstandingPSNs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("sends two million packets")

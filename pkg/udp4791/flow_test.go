@@ -59,7 +59,7 @@ func TestSourcePortOfAFlow(t *testing.T) {
 	}
 }
 
-// DESIGN §7: at most 16 send sockets per worker, each for one key of one
+// At most 16 send sockets per worker, each for one key of one
 // local address; what exceeds that shares a socket of its key, or falls back.
 func TestSendSocketsAreBoundedAndCarryOneKey(t *testing.T) {
 	for _, n := range []int{1, 2, 3} { // 3 addresses have 24 (address, key) pairs

@@ -158,7 +158,7 @@ func TestEndpointOfBothFamilies(t *testing.T) {
 	expectNone(t, eb)
 }
 
-// RoCEv2 peers may send without a UDP checksum; the ICRC protects (DESIGN §7).
+// RoCEv2 peers may send without a UDP checksum; the ICRC protects.
 func TestZeroUDPChecksumIsAccepted(t *testing.T) {
 	for _, family := range families {
 		t.Run(family, func(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"github.com/softroce/softroce/internal/testaddr"
 )
 
-// DESIGN §4: worker = (DestQP & 7) mod N, for every source, every QPN with
+// Steering: worker = (DestQP & 7) mod N, for every source, every QPN with
 // that key, both families.
 func TestDatagramsGoToTheWorkerOfTheirQPN(t *testing.T) {
 	for _, family := range families {

@@ -120,7 +120,7 @@ func wireTTL(s SendSlot) uint8 {
 	return s.TTL
 }
 
-// DESIGN §7: identification 0, don't-fragment, no options; type of service and
+// On the wire: identification 0, don't-fragment, no options; type of service and
 // TTL as asked (Annex A17.3.2).
 func TestIPv4HeaderOnTheWire(t *testing.T) {
 	a, b := testnet.Pair(t, 4300)
