@@ -3,6 +3,7 @@ package verbs
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,7 +21,11 @@ func (e *Error) Error() string {
 	if e.Text == "" {
 		return fmt.Sprintf("%s: %s", e.Op, e.Errno.Error())
 	}
-	return fmt.Sprintf("%s: %s (%s)", e.Op, e.Text, unix.ErrnoName(e.Errno))
+	text := e.Text
+	for after, found := strings.CutPrefix(text, e.Op+": "); found; after, found = strings.CutPrefix(text, e.Op+": ") {
+		text = after // the adapter named the call, too
+	}
+	return fmt.Sprintf("%s: %s (%s)", e.Op, text, unix.ErrnoName(e.Errno))
 }
 
 // Unwrap lets errors.Is compare with the errno.
