@@ -11,7 +11,7 @@ type RCPeer struct {
 }
 
 // RCConfig are the attributes of a reliable connection. Zero values mean the
-// default in parentheses.
+// default in parentheses; a real zero, as in no retries, takes Modify.
 type RCConfig struct {
 	SGIDIndex    uint8  // the local address, an index of the GID table
 	PSN          PSN    // our own first send PSN
@@ -49,8 +49,8 @@ func (c RCConfig) withDefaults(port *PortAttr) RCConfig {
 }
 
 // ConnectRC takes a queue pair from RESET through INIT and RTR to RTS, towards
-// peer. Receives may be posted before, in between and after. The errors are
-// those of Modify.
+// peer. Receives may be posted before, in between and after. A queue pair that
+// failed goes to RESET by Modify first. The errors are those of Modify.
 func (q *QP) ConnectRC(peer RCPeer, conf RCConfig) error {
 	port, err := q.dev.QueryPort(1)
 	if err != nil {

@@ -16,5 +16,9 @@
 // error, posted requests complete as flushed, and an EventDeviceFatal is
 // delivered; a program that wants to go on opens a new Device.
 //
+// Many types are those of the packages below: the fields of [SendWR] and
+// [RecvWR] are shown by go doc of pkg/wq, those of [WC] by pkg/cq, those of
+// [QPAttr] and [QPCap] by pkg/qpstate. [WCStatus] explains itself.
+//
 // The package refuses to know any packet, and never retries a request.
 package verbs
