@@ -10,7 +10,7 @@ import (
 )
 
 // ErrExchange is wrapped by every error about what the peer sent over TCP.
-var ErrExchange = errors.New("not the exchange of ibv_rc_pingpong")
+var ErrExchange = errors.New("the exchange of ibv_rc_pingpong failed")
 
 // The messages of the exchange (what ibv_rc_pingpong defines).
 const (

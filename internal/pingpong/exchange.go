@@ -41,7 +41,7 @@ func accept(ctx context.Context, c *Config) (net.Conn, error) {
 	conn, err := l.Accept()
 	if err != nil {
 		if ctx.Err() != nil {
-			err = ctx.Err()
+			err = context.Cause(ctx)
 		}
 		return nil, fmt.Errorf("pingpong: waiting for a client: %w", err)
 	}
@@ -132,7 +132,7 @@ func (l link) recvDone() error {
 // ended explains a read that failed.
 func ended(what string, n int, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("%w: the peer hung up after %d bytes of %s", ErrExchange, n, what)
+		return fmt.Errorf("%w: the peer hung up after %d bytes of %s; what it printed says why", ErrExchange, n, what)
 	}
 	return fmt.Errorf("waiting for %s: %w", what, err)
 }
