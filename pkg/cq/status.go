@@ -39,7 +39,7 @@ type statusText struct {
 
 var statusTexts = [...]statusText{
 	Success:          {"IBV_WC_SUCCESS", "The request completed."},
-	LocLenErr:        {"IBV_WC_LOC_LEN_ERR", "A local buffer did not fit the message: usually a receive posted with less room than the peer sent, or a request longer than the port or the path MTU (UD) allows."},
+	LocLenErr:        {"IBV_WC_LOC_LEN_ERR", "A local buffer did not fit the message: usually a receive posted with less room than the peer sent, a peer with another path MTU (the adapter's log names both), or a request longer than the port or the path MTU (UD) allows."},
 	LocQPOpErr:       {"IBV_WC_LOC_QP_OP_ERR", "The queue pair could not execute the request: usually a malformed request, or one that its type or state does not support."},
 	LocEECOpErr:      {"IBV_WC_LOC_EEC_OP_ERR", "An end-to-end context failed locally: belongs to reliable datagrams, which softroce does not have."},
 	LocProtErr:       {"IBV_WC_LOC_PROT_ERR", "A local buffer may not be used so: usually a wrong or deregistered lkey, an address outside its region, another protection domain, or a region without local write that was to be written."},
