@@ -2,6 +2,7 @@ package nic
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/softroce/softroce/internal/capture"
 	"github.com/softroce/softroce/pkg/bth"
@@ -23,7 +24,7 @@ func (w *worker) captureOut(tap *capture.Writer, s *udp4791.SendSlot, m *outgoin
 		comment = "re-sent"
 	}
 	if m.q != nil {
-		comment = fmt.Sprintf("qp %#x %s", uint32(m.q.qpn), comment)
+		comment = strings.TrimSpace(fmt.Sprintf("qp 0x%06x %s", uint32(m.q.qpn), comment))
 	}
 	w.captured(tap.WritePacket(capture.Packet{
 		Time: w.now, Src: m.tx.src, Dst: s.Dst, SrcPort: m.tx.srcPort, DstPort: udp4791.Port,
