@@ -42,7 +42,7 @@ It talks to itself, not to perftest: both ends must be softroce perf.
 A bandwidth's peak is that of the best tenth of the run; MB is 2^20 bytes. Latency of write and send is half of
 the way there and back, of read and atomic the whole. Data is not checked unless --check is given.`,
 		Example: `  softroce perf write --bw                        # server
-  softroce perf write --bw -a 192.0.2.1           # client, all sizes`,
+  softroce perf write --bw -a -D 1 192.0.2.1      # client, all sizes, a second each`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return &exitError{exitUsage, errors.New("perf: say what to measure: write, read, send or atomic (see softroce perf --help)")}
