@@ -141,7 +141,7 @@ func freePort(t *testing.T) int {
 // connecting: a server takes one client.
 func listening(t *testing.T, port int) bool {
 	t.Helper()
-	for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+	for _, file := range []string{"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"} {
 		table, err := os.ReadFile(file)
 		if err != nil && !os.IsNotExist(err) {
 			t.Fatal(err)
