@@ -202,8 +202,14 @@ func (f *daemonFlags) listen() (*shm.Listener, error) {
 			return nil, &exitError{exitUsage, err}
 		}
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("cannot make the socket's directory (choose another with --socket): %w", err)
+	dir := filepath.Dir(path)
+	if f.socket == "" { // one of the usual places, made when missing
+		err = os.MkdirAll(dir, 0o755)
+	} else {
+		_, err = os.Stat(dir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the socket's directory cannot be used (make it, or choose another with --socket): %w", err)
 	}
 	return shm.Listen(cfg)
 }

@@ -15,31 +15,40 @@ type QueryDeviceReply struct{ Attr DeviceAttr }
 // DeviceAttr is ibv_device_attr without the fields that are 0 on every RoCE
 // device, and with what extended attributes say here.
 type DeviceAttr struct {
-	FWVersion                   string
-	NodeGUID, SysImageGUID      uint64 // host value of the EUI-64
-	MaxMRSize, PageSizeCap      uint64 // bytes; bit mask
-	VendorID, VendorPartID      uint32
-	HWVersion                   uint32
-	MaxQP, MaxQPWR              uint32
-	DeviceCapFlags              uint32 // ibv_device_cap_flags
-	MaxSGE, MaxSGERead          uint32
-	MaxCQ, MaxCQE               uint32
-	MaxMR, MaxPD                uint32
-	MaxQPRDAtomic               uint32
-	MaxResRDAtomic              uint32
-	MaxQPInitRDAtomic           uint32
-	AtomicCap                   uint32 // ibv_atomic_cap: 0 none, 1 HCA, 2 global
-	MaxMW                       uint32
-	MaxMcastGroup               uint32
-	MaxMcastQPAttach            uint32
-	MaxTotalMcastQPAttach       uint32
-	MaxAH                       uint32
-	MaxSRQ, MaxSRQWR, MaxSRQSGE uint32
-	MaxInline                   uint32 // bytes; softroce's own
-	NumCompVectors              uint32
-	MaxPKeys                    uint16
-	LocalCAAckDelay             uint8
-	PhysPortCount               uint8
+	FWVersion             string `json:"fw_version"`
+	NodeGUID              uint64 `json:"node_guid"` // host value of the EUI-64
+	SysImageGUID          uint64 `json:"sys_image_guid"`
+	MaxMRSize             uint64 `json:"max_mr_size"`   // bytes
+	PageSizeCap           uint64 `json:"page_size_cap"` // bit mask
+	VendorID              uint32 `json:"vendor_id"`
+	VendorPartID          uint32 `json:"vendor_part_id"`
+	HWVersion             uint32 `json:"hw_version"`
+	MaxQP                 uint32 `json:"max_qp"`
+	MaxQPWR               uint32 `json:"max_qp_wr"`
+	DeviceCapFlags        uint32 `json:"device_cap_flags"` // ibv_device_cap_flags
+	MaxSGE                uint32 `json:"max_sge"`
+	MaxSGERead            uint32 `json:"max_sge_read"`
+	MaxCQ                 uint32 `json:"max_cq"`
+	MaxCQE                uint32 `json:"max_cqe"`
+	MaxMR                 uint32 `json:"max_mr"`
+	MaxPD                 uint32 `json:"max_pd"`
+	MaxQPRDAtomic         uint32 `json:"max_qp_rd_atomic"`
+	MaxResRDAtomic        uint32 `json:"max_res_rd_atomic"`
+	MaxQPInitRDAtomic     uint32 `json:"max_qp_init_rd_atomic"`
+	AtomicCap             uint32 `json:"atomic_cap"` // ibv_atomic_cap: 0 none, 1 HCA, 2 global
+	MaxMW                 uint32 `json:"max_mw"`
+	MaxMcastGroup         uint32 `json:"max_mcast_group"`
+	MaxMcastQPAttach      uint32 `json:"max_mcast_qp_attach"`
+	MaxTotalMcastQPAttach uint32 `json:"max_total_mcast_qp_attach"`
+	MaxAH                 uint32 `json:"max_ah"`
+	MaxSRQ                uint32 `json:"max_srq"`
+	MaxSRQWR              uint32 `json:"max_srq_wr"`
+	MaxSRQSGE             uint32 `json:"max_srq_sge"`
+	MaxInline             uint32 `json:"max_inline"` // bytes; softroce's own
+	NumCompVectors        uint32 `json:"num_comp_vectors"`
+	MaxPKeys              uint16 `json:"max_pkeys"`
+	LocalCAAckDelay       uint8  `json:"local_ca_ack_delay"`
+	PhysPortCount         uint8  `json:"phys_port_count"`
 }
 
 // words lists the 32-bit fields in their order on the wire.
@@ -97,20 +106,29 @@ type QueryPortReply struct{ Attr PortAttr }
 
 // PortAttr is ibv_port_attr.
 type PortAttr struct {
-	GIDTableLen                 uint32
-	CapFlags                    uint32 // ibv_port_cap_flags
-	MaxMessageSize              uint32 // bytes
-	BadPKeyCounter              uint32
-	QKeyViolations              uint32
-	LinkMTU                     uint32 // bytes of the IP link; softroce's own
-	PKeyTableLen, LID, SMLID    uint16
-	CapFlags2                   uint16
-	State                       uint8 // ibv_port_state: 1 down, 4 active
-	MaxMTU, ActiveMTU           bth.MTU
-	LMC, MaxVLNum, SMSL         uint8
-	SubnetTimeout, InitType     uint8
-	ActiveWidth, ActiveSpeed    uint8
-	PhysState, LinkLayer, Flags uint8 // LinkLayer 2: Ethernet
+	GIDTableLen    uint32  `json:"gid_table_len"`
+	CapFlags       uint32  `json:"cap_flags"`        // ibv_port_cap_flags
+	MaxMessageSize uint32  `json:"max_message_size"` // bytes
+	BadPKeyCounter uint32  `json:"bad_pkey_counter"`
+	QKeyViolations uint32  `json:"qkey_violations"`
+	LinkMTU        uint32  `json:"link_mtu"` // bytes of the IP link; softroce's own
+	PKeyTableLen   uint16  `json:"pkey_table_len"`
+	LID            uint16  `json:"lid"`
+	SMLID          uint16  `json:"sm_lid"`
+	CapFlags2      uint16  `json:"cap_flags2"`
+	State          uint8   `json:"state"` // ibv_port_state: 1 down, 4 active
+	MaxMTU         bth.MTU `json:"max_mtu"`
+	ActiveMTU      bth.MTU `json:"active_mtu"`
+	LMC            uint8   `json:"lmc"`
+	MaxVLNum       uint8   `json:"max_vl_num"`
+	SMSL           uint8   `json:"sm_sl"`
+	SubnetTimeout  uint8   `json:"subnet_timeout"`
+	InitType       uint8   `json:"init_type"`
+	ActiveWidth    uint8   `json:"active_width"`
+	ActiveSpeed    uint8   `json:"active_speed"`
+	PhysState      uint8   `json:"phys_state"`
+	LinkLayer      uint8   `json:"link_layer"` // 2: Ethernet
+	Flags          uint8   `json:"flags"`
 }
 
 // Append encodes the reply, fields in the order of the struct.
