@@ -90,9 +90,19 @@ func (d *daemon) kill() {
 }
 
 // stop ends the daemon with SIGTERM and gives its exit status.
-func (d *daemon) stop() (code int) {
+func (d *daemon) stop() (code int) { return d.end(syscall.SIGTERM) }
+
+// end sends a signal, waits and gives the exit status. A daemon that does not
+// go is killed, and the test has failed.
+func (d *daemon) end(sig syscall.Signal) (code int) {
+	d.t.Helper()
 	d.gone.Do(func() {
-		_ = d.cmd.Process.Signal(syscall.SIGTERM)
+		_ = d.cmd.Process.Signal(sig) // it may have ended
+		stuck := time.AfterFunc(limit, func() {
+			d.t.Errorf("the daemon does not end at %v", sig)
+			_ = d.cmd.Process.Kill() // it may have ended meanwhile
+		})
+		defer stuck.Stop()
 		_ = d.cmd.Wait() // the status says it
 		code = d.cmd.ProcessState.ExitCode()
 	})
