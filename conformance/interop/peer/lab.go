@@ -185,6 +185,11 @@ func (l *lab) verdict(name string, took time.Duration, err error, log string) {
 // one plays a case with its capture, judges both, and keeps the files of a failed one.
 func (l *lab) one(ctx context.Context, c testCase) {
 	base := filepath.Join(l.logs, strings.ReplaceAll(c.name, "/", "-"))
+	l.try(ctx, c, base, true)
+}
+
+// try plays a case. One that the guest's kernel froze is played once more, aloud, and its files are kept.
+func (l *lab) try(ctx context.Context, c testCase, base string, again bool) {
 	begin := time.Now()
 	file, err := os.Create(base + ".log")
 	if err != nil {
@@ -200,6 +205,11 @@ func (l *lab) one(ctx context.Context, c testCase) {
 		}
 	}
 	_ = file.Close()
+	if err != nil && again && !l.reference && l.frozen(base+".log", base+".pcap") {
+		fmt.Printf("again %s: the guest's kernel stopped at its turn, all acknowledged (%s.log)\n", c.name, base)
+		l.try(ctx, c, base+"-again", false)
+		return
+	}
 	l.verdict(c.name, time.Since(begin), err, base+".log")
 	if err == nil && !l.keep {
 		_ = os.Remove(base + ".log")
