@@ -165,7 +165,7 @@ func (e *localEnd) Poll(count, ms int) ([]completion, error) {
 			return got, nil
 		}
 		if n == 0 {
-			time.Sleep(100 * time.Microsecond)
+			time.Sleep(100 * time.Microsecond) // the emulated guest needs the processor more than this loop
 		}
 	}
 }
