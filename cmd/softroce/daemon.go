@@ -7,19 +7,16 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"os/user"
 	"path/filepath"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/softroce/softroce/internal/capture"
-	"github.com/softroce/softroce/internal/metrics"
 	"github.com/softroce/softroce/internal/nic"
 	"github.com/softroce/softroce/internal/shm"
 )
@@ -46,6 +43,8 @@ type daemonFlags struct {
 	workers   int
 	window    int
 	recvBuf   int
+	gso       string
+	pprof     string
 	strict    bool
 	limits    []string
 }
@@ -78,6 +77,8 @@ The socket is --socket, else $SOFTROCE_SOCKET, else softroce/softroce.sock in $X
 	fl.IntVar(&f.workers, "workers", 0, "receive sockets and threads, 1 to 8 (default: one per CPU)")
 	fl.IntVar(&f.window, "window", 0, "most bytes in flight on one queue pair (default: the engine's)")
 	fl.IntVar(&f.recvBuf, "recv-buffer", 0, "socket receive buffer in bytes (default: up to 8 MiB)")
+	fl.StringVar(&f.gso, "gso", "auto", "UDP segmentation and receive offload: auto, on or off")
+	fl.StringVar(&f.pprof, "pprof", "", "address for CPU and memory profiles, as 127.0.0.1:6060 (default: none)")
 	fl.BoolVar(&f.strict, "strict-icrc", false, "refuse packets whose IPv4 identification cannot be proven")
 	fl.StringArrayVar(&f.limits, "limit", nil, "quota as LEVEL:RESOURCE=NUMBER, LEVEL adapter, user or program, as user:queue_pairs=100 (repeat for several)")
 	c.MarkFlagsMutuallyExclusive("addr", "interface")
@@ -116,6 +117,12 @@ func runDaemon(ctx context.Context, f *daemonFlags, stderr io.Writer) (err error
 		return err
 	}
 	defer stopMetrics()
+	stopProfiles, err := serveProfiles(f.pprof, log)
+	if err != nil {
+		_ = a.Close() // the first error is the one to report
+		return err
+	}
+	defer stopProfiles()
 	log.Info("serving", keySocket, l.Path())
 	served := make(chan error, 1)
 	go func() { served <- a.Serve(l) }()
@@ -134,6 +141,10 @@ func (f *daemonFlags) config(log *slog.Logger) (nic.Config, error) {
 	cfg := nic.Config{
 		Name: f.name, Interface: f.iface, Workers: f.workers, Window: f.window, RecvBuffer: f.recvBuf,
 		StrictICRC: f.strict, Log: log,
+	}
+	var err error
+	if cfg.Offload, err = nic.ParseOffload(f.gso); err != nil {
+		return cfg, fmt.Errorf("--gso: %w", err)
 	}
 	for _, s := range f.addrs {
 		a, err := netip.ParseAddr(s)
@@ -254,32 +265,6 @@ func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 		return slog.New(slog.NewJSONHandler(w, opts)), nil
 	}
 	return nil, fmt.Errorf("--log-format %q: want text or json", format)
-}
-
-// serveMetrics answers Prometheus on addr until stop is called. An empty addr
-// serves nothing.
-func serveMetrics(addr string, a *nic.Adapter, log *slog.Logger) (stop func(), err error) {
-	if addr == "" {
-		return func() {}, nil
-	}
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("--metrics: %w; choose another address, or port 0 for any", err)
-	}
-	mux := http.NewServeMux()
-	mux.Handle("/metrics", metrics.Handler(a))
-	// Whoever reaches this address must not keep the daemon's descriptors.
-	srv := &http.Server{
-		Handler: mux, ReadTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
-		MaxHeaderBytes: 8 << 10,
-	}
-	go func() {
-		if err := srv.Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
-			log.Error("metrics server ended", keyErr, err)
-		}
-	}()
-	log.Info("metrics", keyURL, "http://"+l.Addr().String()+"/metrics")
-	return func() { _ = srv.Close() }, nil
 }
 
 // notify tells the service manager about the daemon's state (sd_notify(3)),

@@ -22,6 +22,19 @@ import (
 // Our own tuning.
 const defaultName = "softroce0"
 
+// Offload says whether to use UDP segmentation and receive offload.
+type Offload = udp4791.Offload
+
+// The choices, see udp4791.
+const (
+	OffloadAuto = udp4791.OffloadAuto
+	OffloadOn   = udp4791.OffloadOn
+	OffloadOff  = udp4791.OffloadOff
+)
+
+// ParseOffload reads auto, on or off.
+func ParseOffload(s string) (Offload, error) { return udp4791.ParseOffload(s) }
+
 // Config says what an adapter is. One of Addrs and Interface is required;
 // zero elsewhere means the default.
 type Config struct {
@@ -46,6 +59,8 @@ type Config struct {
 	// RecvBuffer and SendBuffer are socket buffers in bytes, see
 	// udp4791.Config.
 	RecvBuffer, SendBuffer int
+	// Offload says whether the kernel cuts and merges datagrams.
+	Offload Offload
 	// StrictICRC refuses packets whose identification cannot be proven.
 	StrictICRC bool
 	// Capture gets every packet sent and received; nil: none. The adapter
@@ -178,6 +193,7 @@ func (a *Adapter) open(gids []gidEntry) error {
 	}
 	a.group, err = udp4791.Open(udp4791.Config{
 		Addrs: addrs, Workers: a.cfg.Workers, RecvBuffer: a.cfg.RecvBuffer, SendBuffer: a.cfg.SendBuffer,
+		Offload: a.cfg.Offload,
 	})
 	if err != nil {
 		return err

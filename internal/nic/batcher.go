@@ -2,8 +2,6 @@ package nic
 
 import (
 	"encoding/binary"
-	"errors"
-	"net/netip"
 
 	"github.com/softroce/softroce/pkg/bth"
 	"github.com/softroce/softroce/pkg/transport"
@@ -12,164 +10,174 @@ import (
 
 // Our own tuning of a send batch.
 const (
-	batchPackets = 64
+	batchPackets = 1024
 	packetRoom   = 4096 + 256 // the largest RoCE packet and some
+	batchBytes   = 64 * packetRoom
 )
 
 // batcher gathers the packets of a turn in one arena and hands them to the
-// endpoint in one call. It owns the IPv4 identifications: packets come with
-// the ICRC for identification 0, which is what an unconnected socket with
+// endpoint in runs: neighbours of equal length that go the same way are one
+// send, which the kernel cuts. It owns the IPv4 identifications: packets come
+// with the ICRC for identification 0, which is what an unconnected socket with
 // don't-fragment set sends for a datagram of its own (Annex A17.3.3 covers
-// the field); a packet whose place in a segmented send is another gets its
-// ICRC patched when that place is final.
+// the field); the packets of a run have 0, 1, 2 and so on, and get their ICRC
+// patched when their place is final.
 //
 // A packet that was pulled counts as sent. What a full socket refuses stays
 // here and goes first next time.
 type batcher struct {
-	arena   []byte
-	used    int
-	slots   []udp4791.SendSlot
-	meta    []outgoing
-	sent    int  // slots before this one are gone
-	refused bool // the socket took no more
+	arena    []byte
+	used     int
+	packets  []outgoing
+	runs     []udp4791.SendSlot // of packets[sent:], made by group
+	lens     []int              // packets of each run
+	sent     int                // packets before this one are gone
+	refused  bool               // the socket took no more
+	segments bool               // the kernel cuts
 }
 
-// outgoing is what is kept of a packet beside its bytes.
+// outgoing is a packet: its place in the arena and what is kept beside its
+// bytes.
 type outgoing struct {
-	q  *qp
-	id uint16 // the identification its ICRC stands for
-	tx outInfo
+	at, n  int
+	q      *qp
+	route  *route
+	flow   udp4791.FlowID
+	label  uint32
+	psn    bth.PSN
+	id     uint16 // the identification its ICRC stands for
+	port   uint16 // UDP source port
+	tos    uint8
+	ttl    uint8
+	key    uint8 // steering key of the destination
+	way    way
+	resend bool
 }
 
-// outInfo is for the capture of a sent packet.
-type outInfo struct {
-	src     netip.Addr
-	srcPort uint16
-	resend  bool
-}
-
-func (b *batcher) init() {
-	b.arena = make([]byte, batchPackets*packetRoom)
-	b.slots = make([]udp4791.SendSlot, 0, batchPackets)
-	b.meta = make([]outgoing, 0, batchPackets)
+func (b *batcher) init(segments bool) {
+	b.arena = make([]byte, batchBytes)
+	b.packets = make([]outgoing, 0, batchPackets)
+	b.runs = make([]udp4791.SendSlot, 0, batchPackets)
+	b.lens = make([]int, 0, batchPackets)
+	b.segments = segments
 }
 
 // full says that no further packet has room.
 func (b *batcher) full() bool {
-	return len(b.slots) == batchPackets || len(b.arena)-b.used < packetRoom
+	return len(b.packets) == batchPackets || len(b.arena)-b.used < packetRoom
 }
 
 // blocked says that a socket refused packets that are still here.
 func (b *batcher) blocked() bool { return b.refused }
 
-// room is where the next packet is to be built.
+// room is where the next packet is to be built: right behind the last one, so
+// that those of a run are one piece of memory.
 func (b *batcher) room() []byte { return b.arena[b.used : b.used+packetRoom : b.used+packetRoom] }
 
 // add takes the packet of n bytes that was built in room.
 func (b *batcher) add(q *qp, n int, tx *transport.Transmit) {
 	p := tx.Path
-	b.slots = append(b.slots, udp4791.SendSlot{
-		Flow: udp4791.FlowID(p.Flow), Dst: p.Dst.Addr(), TOS: p.TrafficClass, TTL: p.HopLimit,
-		FlowLabel: p.FlowLabel, Buf: b.arena[b.used : b.used+n : b.used+n],
+	b.packets = append(b.packets, outgoing{
+		at: b.used, n: n, q: q, route: q.route, flow: udp4791.FlowID(p.Flow), label: p.FlowLabel,
+		psn: tx.PSN, port: p.SrcPort, tos: p.TrafficClass, ttl: p.HopLimit, key: b.arena[b.used+destKeyByte] & (steerKeys - 1),
+		way: wayOf(tx.Opcode), resend: tx.Resend,
 	})
-	b.meta = append(b.meta, outgoing{q: q, tx: outInfo{src: p.Src.Addr(), srcPort: p.SrcPort, resend: tx.Resend}})
-	b.used += (n + 63) &^ 63
+	b.used += n
 }
+
+// destKeyByte is the low byte of the destination QPN in the BTH, whose low bits
+// are the steering key (IBTA Vol 1 §9.2).
+const destKeyByte = 7
+
+// bytes are a packet's.
+func (b *batcher) bytes(p *outgoing) []byte { return b.arena[p.at : p.at+p.n : p.at+p.n] }
 
 // holds says whether packets of q are refused and wait here.
 func (b *batcher) holds(q *qp) bool {
 	if !b.refused {
 		return false
 	}
-	for i := b.sent; i < len(b.meta); i++ {
-		if b.meta[i].q == q {
+	for i := b.sent; i < len(b.packets); i++ {
+		if b.packets[i].q == q {
 			return true
 		}
 	}
 	return false
 }
 
-// setID makes slot i a packet of identification id.
-func (b *batcher) setID(i int, id uint16) {
-	m := &b.meta[i]
-	if m.id == id {
+// group makes the runs of what was not sent yet.
+func (b *batcher) group() {
+	b.runs, b.lens = b.runs[:0], b.lens[:0]
+	for i := b.sent; i < len(b.packets); {
+		p := &b.packets[i]
+		n, bytes := 1, p.n
+		if b.segments && p.route.segments {
+			n, bytes = b.runFrom(i)
+		}
+		s := udp4791.SendSlot{Flow: p.flow, Dst: p.route.dst, TOS: p.tos, TTL: p.ttl, FlowLabel: p.label}
+		s.Buf = b.arena[p.at : p.at+bytes : p.at+bytes]
+		if n > 1 {
+			s.Segment = p.n
+		}
+		for k := 0; k < n && p.route.numbered; k++ {
+			b.setID(&b.packets[i+k], uint16(k))
+		}
+		b.runs, b.lens = append(b.runs, s), append(b.lens, n)
+		i += n
+	}
+}
+
+// runFrom is the length of the run that packet i begins, in packets and bytes.
+// Only its last packet may be shorter. All destination QPs share a steering
+// key, since the receiving kernel hands a merged buffer to the socket that its
+// first packet points to.
+func (b *batcher) runFrom(i int) (n, bytes int) {
+	first := &b.packets[i]
+	n, bytes = 1, first.n
+	for last := first; i+n < len(b.packets) && n < udp4791.MaxSegments; n++ {
+		p := &b.packets[i+n]
+		if last.n != first.n || p.n > first.n || p.at != last.at+last.n ||
+			bytes+p.n > udp4791.MaxSegmented || !p.sameWay(first) {
+			break
+		}
+		bytes += p.n
+		last = p
+	}
+	return n, bytes
+}
+
+// sameWay says whether two packets have all but their bytes in common.
+func (p *outgoing) sameWay(o *outgoing) bool {
+	return p.route == o.route && p.flow == o.flow && p.key == o.key && p.tos == o.tos && p.ttl == o.ttl && p.label == o.label
+}
+
+// setID makes p a packet of identification id.
+func (b *batcher) setID(p *outgoing, id uint16) {
+	if p.id == id {
 		return
 	}
-	buf := b.slots[i].Buf
+	buf := b.bytes(p)
 	n := len(buf)
-	v := binary.LittleEndian.Uint32(buf[n-4:]) // as the ICRC lies on the wire
-	bth.PutICRC(buf[n-4:], bth.PatchICRC(v, m.id, id, n))
-	m.id = id
+	v := binary.LittleEndian.Uint32(buf[n-bth.ICRCLen:]) // as the ICRC lies on the wire
+	bth.PutICRC(buf[n-bth.ICRCLen:], bth.PatchICRC(v, p.id, id, n))
+	p.id = id
 }
 
 // reset forgets everything that was sent.
 func (b *batcher) reset() {
-	clear(b.slots)
-	clear(b.meta)
-	b.slots, b.meta, b.used, b.sent, b.refused = b.slots[:0], b.meta[:0], 0, 0, false
+	clear(b.packets)
+	b.packets, b.used, b.sent, b.refused = b.packets[:0], 0, 0, false
 }
 
 // drop takes out the packets of a queue pair that is gone.
 func (b *batcher) drop(q *qp) {
 	k := b.sent
-	for i := b.sent; i < len(b.slots); i++ {
-		if b.meta[i].q != q {
-			b.slots[k], b.meta[k] = b.slots[i], b.meta[i]
+	for i := b.sent; i < len(b.packets); i++ {
+		if b.packets[i].q != q {
+			b.packets[k] = b.packets[i]
 			k++
 		}
 	}
-	clear(b.slots[k:])
-	clear(b.meta[k:])
-	b.slots, b.meta = b.slots[:k], b.meta[:k]
-}
-
-// send hands the batch to the endpoint as far as it takes it, and returns how
-// many packets went.
-func (w *worker) send() int {
-	b := &w.batch
-	total := 0
-	for b.sent < len(b.slots) {
-		for i := b.sent; i < len(b.slots); i++ {
-			b.setID(i, 0)
-		}
-		wireSend()
-		n, err := w.ep.WriteBatch(b.slots[b.sent:])
-		w.sentPackets(b.sent, n)
-		b.sent += n
-		total += n
-		if err == nil {
-			continue
-		}
-		if errors.Is(err, udp4791.ErrWouldBlock) {
-			b.refused = true
-			w.stats.SendBlocked++
-			return total
-		}
-		w.sendFailed(&b.slots[b.sent], err)
-		b.sent++
-	}
-	b.reset()
-	return total
-}
-
-// sentPackets counts and captures n packets from slot i on.
-func (w *worker) sentPackets(i, n int) {
-	tap := w.a.tap.Load()
-	for ; n > 0; i, n = i+1, n-1 {
-		s := &w.batch.slots[i]
-		w.stats.PacketsOut++
-		w.stats.BytesOut += uint64(len(s.Buf))
-		if tap != nil {
-			w.captureOut(tap, s, &w.batch.meta[i])
-		}
-	}
-}
-
-// sendFailed counts one packet that the kernel refused for good: to the
-// transport it is a loss.
-func (w *worker) sendFailed(s *udp4791.SendSlot, err error) {
-	w.stats.sendError(err)
-	if n, ok := w.sendLog.allow(w.now); ok {
-		w.a.log.Warn("a packet could not be sent", keyDst, s.Dst.String(), keyBytes, len(s.Buf), keyErr, err, keySuppressed, n)
-	}
+	clear(b.packets[k:])
+	b.packets = b.packets[:k]
 }

@@ -2,10 +2,8 @@ package nic
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/softroce/softroce/internal/capture"
-	"github.com/softroce/softroce/pkg/bth"
 	"github.com/softroce/softroce/pkg/udp4791"
 )
 
@@ -18,17 +16,14 @@ func (w *worker) captureIn(tap *capture.Writer, meta *udp4791.RecvMeta, buf []by
 }
 
 // captureOut writes a packet that the kernel took.
-func (w *worker) captureOut(tap *capture.Writer, s *udp4791.SendSlot, m *outgoing) {
-	comment := ""
-	if m.tx.resend {
-		comment = "re-sent"
-	}
-	if m.q != nil {
-		comment = strings.TrimSpace(fmt.Sprintf("qp 0x%06x %s", uint32(m.q.qpn), comment))
+func (w *worker) captureOut(tap *capture.Writer, p *outgoing) {
+	comment := fmt.Sprintf("qp 0x%06x", uint32(p.q.qpn))
+	if p.resend {
+		comment += " re-sent"
 	}
 	w.captured(tap.WritePacket(capture.Packet{
-		Time: w.now, Src: m.tx.src, Dst: s.Dst, SrcPort: m.tx.srcPort, DstPort: udp4791.Port,
-		TOS: s.TOS, TTL: s.TTL, ID: m.id, IDKnown: bth.GIDFromAddr(s.Dst).Is4(), Payload: s.Buf, Comment: comment, Outbound: true,
+		Time: w.now, Src: p.q.local, Dst: p.route.dst, SrcPort: p.port, DstPort: udp4791.Port,
+		TOS: p.tos, TTL: p.ttl, ID: p.id, IDKnown: p.route.dst.Is4(), Payload: w.batch.bytes(p), Comment: comment, Outbound: true,
 	}))
 }
 

@@ -26,9 +26,24 @@ func (w *worker) receive() int {
 		wireReceive()
 	}
 	for i := range slots {
-		w.accept(&slots[i].Meta, slots[i].Buf, false)
+		w.acceptSlot(&slots[i])
 	}
 	return len(slots)
+}
+
+// acceptSlot takes the datagrams of one receive buffer.
+func (w *worker) acceptSlot(s *udp4791.RecvSlot) {
+	w.stats.Receives++
+	w.learner.solved = false
+	if s.Segment == 0 {
+		w.accept(&s.Meta, s.Buf, false)
+		return
+	}
+	for buf := s.Buf; len(buf) > 0; s.Meta.SegIndex++ {
+		n := min(s.Segment, len(buf))
+		w.accept(&s.Meta, buf[:n:n], false)
+		buf = buf[n:]
+	}
 }
 
 // accept runs the checks that need no queue pair, in the order of
@@ -57,13 +72,16 @@ func (w *worker) accept(meta *udp4791.RecvMeta, buf []byte, handed bool) {
 		to.signal()
 		return
 	}
-	q := w.byQPN[qpn]
+	q := w.lastQP
+	if q == nil || q.qpn != qpn {
+		q = w.byQPN[qpn]
+		w.lastQP = q
+	}
 	if q == nil || q.dead {
 		w.drop(meta, buf, DropNoQP)
 		return
 	}
-	dst := bth.GIDFromAddr(meta.Dst)
-	v := w.learner.check(w.now, meta, &w.pkt.Packet, dst)
+	v := w.learner.check(w.now, meta, &w.pkt.Packet)
 	if v.relearned {
 		w.stats.Relearned++
 	}
@@ -71,7 +89,7 @@ func (w *worker) accept(meta *udp4791.RecvMeta, buf []byte, handed bool) {
 		w.badICRC(meta, buf, &v)
 		return
 	}
-	w.pkt.Src, w.pkt.Dst = bth.GIDFromAddr(meta.Src.Addr()), dst
+	w.pkt.Src, w.pkt.Dst = bth.GIDFromAddr(meta.Src.Addr()), bth.GIDFromAddr(meta.Dst)
 	w.pkt.TOS, w.pkt.TTL = meta.TOS, meta.TTL
 	w.deliver(q, meta, buf, &v)
 }

@@ -36,9 +36,45 @@ const (
 // a proven peer and one in 2^16 before. Strict refuses whatever is not 0 or
 // the place in a buffer. IPv6 and packets of known identification get the full
 // 32-bit check.
+//
+// The datagrams of one receive-offload buffer were numbered one after the other
+// or all alike: once the first one's identification is known, the others' are,
+// and they are checked with all 32 bits.
 type learner struct {
 	strict bool
 	peers  map[netip.Addr]*numbering
+	seeds  [seedSlots]seed
+	first  uint16 // identification of the buffer's first datagram
+	solved bool   // first is known
+
+	lastAddr netip.Addr // whose numbering was looked at last
+	lastPeer *numbering
+}
+
+// seedSlots is the size of the cache of header CRCs; our own tuning, a power of
+// two.
+const seedSlots = 64
+
+// seed is the CRC register after the IP and UDP headers of datagrams of one
+// length from one sender, with identification 0.
+type seed struct {
+	src   netip.AddrPort
+	dst   netip.Addr
+	n     int
+	state uint32
+}
+
+// seed gives the register for a datagram of n bytes.
+func (l *learner) seed(meta *udp4791.RecvMeta, n int) uint32 {
+	s := &l.seeds[(n>>2^int(meta.Src.Port()))&(seedSlots-1)]
+	if s.n != n || s.src != meta.Src || s.dst != meta.Dst {
+		h := bth.NetHeader{
+			Src: bth.GIDFromAddr(meta.Src.Addr()), Dst: bth.GIDFromAddr(meta.Dst),
+			SrcPort: meta.Src.Port(), DstPort: udp4791.Port,
+		}
+		*s = seed{meta.Src, meta.Dst, n, h.Seed(n)}
+	}
+	return s.state
 }
 
 // numbering is what is known of one peer's identifications.
@@ -64,40 +100,54 @@ type icrcVerdict struct {
 	want, got uint32 // want is for identification 0 unless it is known
 }
 
-// check verifies the ICRC of p, which came with meta and is n bytes long.
-func (l *learner) check(now time.Time, meta *udp4791.RecvMeta, p *bth.Packet, dst bth.GID) (v icrcVerdict) {
+// check verifies the ICRC of p, which came with meta.
+func (l *learner) check(now time.Time, meta *udp4791.RecvMeta, p *bth.Packet) (v icrcVerdict) {
 	raw := p.Bytes()
-	h := bth.NetHeader{
-		Src: bth.GIDFromAddr(meta.Src.Addr()), Dst: dst,
-		SrcPort: meta.Src.Port(), DstPort: udp4791.Port,
-	}
-	v4 := h.Dst.Is4()
+	n := len(raw)
+	v4 := meta.Dst.Is4()
+	v.want, v.got = bth.ICRC(l.seed(meta, n), raw[:n-bth.ICRCLen]), p.ICRC()
 	if v4 && meta.IDKnown {
-		h.ID, v.id, v.idKnown = meta.ID, meta.ID, true
+		v.id, v.idKnown = meta.ID, true
+		v.want = bth.PatchICRC(v.want, 0, meta.ID, n)
 	}
-	v.want, v.got = bth.ICRC(h.Seed(len(raw)), raw[:len(raw)-4]), p.ICRC()
 	if v.want == v.got {
 		v.ok, v.idKnown = true, v4
-		if v4 && !l.strict && !meta.IDKnown {
-			l.peer(meta.Src.Addr()).prove()
+		if v4 && !meta.IDKnown {
+			l.solve(meta, 0)
+			if !l.strict {
+				l.peer(meta.Src.Addr()).prove()
+			}
 		}
 		return v
 	}
 	if !v4 || meta.IDKnown {
 		return v
 	}
-	id, ok := bth.SolveID(v.got, v.want, len(raw))
+	id, ok := bth.SolveID(v.got, v.want, n)
 	if !ok {
 		return v
 	}
 	l.learn(now, &v, meta, id)
+	if v.ok {
+		l.solve(meta, id)
+	}
 	return v
+}
+
+// solve remembers the identification of a buffer's first datagram.
+func (l *learner) solve(meta *udp4791.RecvMeta, id uint16) {
+	if meta.SegIndex == 0 {
+		l.first, l.solved = id, true
+	}
 }
 
 // learn decides about an identification other than 0 that explains the ICRC.
 func (l *learner) learn(now time.Time, v *icrcVerdict, meta *udp4791.RecvMeta, id uint16) {
-	if meta.SegIndex != 0 && int(id) == meta.SegIndex {
+	if k := uint16(meta.SegIndex); k != 0 && (id == k || l.solved && (id == l.first+k || id == l.first)) {
 		v.ok, v.id, v.idKnown = true, id, true
+		if id != k && !l.strict {
+			l.peer(meta.Src.Addr()).came(now, id)
+		}
 		return
 	}
 	if l.strict {
@@ -106,8 +156,7 @@ func (l *learner) learn(now time.Time, v *icrcVerdict, meta *udp4791.RecvMeta, i
 	n := l.peer(meta.Src.Addr())
 	switch {
 	case n.ahead(now, id):
-		n.last, n.at = id, now
-		n.prove()
+		n.came(now, id)
 	case n.behind(id):
 	case n.proven < provenAt || n.doubted && id-n.suspect-1 < forwardWindow:
 		v.relearned = true
@@ -121,8 +170,12 @@ func (l *learner) learn(now time.Time, v *icrcVerdict, meta *udp4791.RecvMeta, i
 
 // peer gives what is known of a peer; the memory is bounded.
 func (l *learner) peer(a netip.Addr) *numbering {
+	if l.lastPeer != nil && l.lastAddr == a {
+		return l.lastPeer
+	}
 	n := l.peers[a]
 	if n != nil {
+		l.lastAddr, l.lastPeer = a, n
 		return n
 	}
 	if len(l.peers) >= maxPeers {
@@ -138,6 +191,12 @@ func (l *learner) peer(a netip.Addr) *numbering {
 
 // prove counts a packet that was as expected.
 func (n *numbering) prove() { n.proven = min(n.proven+1, provenAt) }
+
+// came takes an identification that continues the peer's.
+func (n *numbering) came(now time.Time, id uint16) {
+	n.last, n.at = id, now
+	n.prove()
+}
 
 // ahead says whether id is one that the peer may have come to by now.
 func (n *numbering) ahead(now time.Time, id uint16) bool {

@@ -40,7 +40,7 @@ func checkOne(t *testing.T, l *learner, b []byte, m *udp4791.RecvMeta) icrcVerdi
 	if err := p.Parse(b); err != nil {
 		t.Fatalf("parse: %v", err)
 	}
-	return l.check(clock, m, &p, bth.GIDFromAddr(m.Dst))
+	return l.check(clock, m, &p)
 }
 
 // Identification 0, a window around the last proven one, and the index in a

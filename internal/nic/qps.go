@@ -63,6 +63,7 @@ func (w *worker) removeQP(q *qp) {
 	q.removed = true
 	q.engine.Close()
 	delete(w.byQPN, q.qpn)
+	w.lastQP = nil
 	if int(q.index) < len(q.link.qps) && q.link.qps[q.index] == q {
 		q.link.qps[q.index] = nil
 	}
@@ -102,6 +103,7 @@ func (w *worker) modifyQP(q *qp, a *qpstate.Attr, m qpstate.Mask) error {
 		} else {
 			w.closeFlow(q)
 			q.path, q.flow, q.hasFlow = *path, flow, true
+			q.local, q.route = path.Src.Addr(), w.route(path.Dst.Addr())
 		}
 	}
 	if err != nil {

@@ -43,6 +43,9 @@ func (d Drop) String() string {
 type WorkerStats struct {
 	PacketsIn, BytesIn   uint64 // datagrams and UDP payload bytes received
 	PacketsOut, BytesOut uint64 // the same, sent
+	Receives             uint64 // buffers received, each one or more datagrams
+	Sends                uint64 // sends, each of one or more datagrams
+	SegmentsStopped      uint64 // routes on which segmentation turned out not to work
 	Drops                [NumDrops]uint64
 	Relearned            uint64 // a peer's identifications were learned anew
 	Handovers            uint64 // packets handed to another worker

@@ -2,6 +2,7 @@ package nic
 
 import (
 	"errors"
+	"net/netip"
 	"runtime"
 	"slices"
 	"time"
@@ -31,8 +32,11 @@ type qp struct {
 	worker *worker
 
 	path    transport.Path
+	local   netip.Addr // path.Src
+	route   *route
 	flow    udp4791.FlowID
 	hasFlow bool
+	trials  [ways]trial // of segmentation
 
 	// Worker's bookkeeping.
 	dead     bool // a memory fault or a hostile ring: no more work
@@ -343,6 +347,7 @@ func (w *worker) pull(q *qp, budget int) (sent int, more bool) {
 			return sent, false
 		}
 		w.batch.add(q, n, &tx)
+		w.watchSegments(q, &tx)
 		sent += n
 	}
 	return sent, true

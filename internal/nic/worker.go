@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"net/netip"
 	"runtime"
 	"runtime/debug"
 	"sync"
@@ -48,12 +49,14 @@ type worker struct {
 	// The rest up to the command queue belongs to the worker's goroutine.
 	now      time.Time
 	byQPN    map[bth.QPN]*qp
+	lastQP   *qp // that a packet came for
 	links    []*programLink
 	active   qpList
 	timers   timerHeap
 	dirty    []*stage
 	batch    batcher
 	learner  learner
+	routes   map[netip.Addr]*route
 	counters transport.Counters
 	stats    WorkerStats
 	pkt      transport.Packet
@@ -95,10 +98,11 @@ func newWorker(a *Adapter, index int, ep *udp4791.Endpoint) (*worker, error) {
 	w := &worker{
 		a: a, index: index, ep: ep,
 		byQPN:  make(map[bth.QPN]*qp),
+		routes: make(map[netip.Addr]*route),
 		events: make([]uint64, 64),
 		done:   make(chan struct{}),
 	}
-	w.batch.init()
+	w.batch.init(a.group.Segments())
 	w.learner.init(a.cfg.StrictICRC)
 	w.inbox.init()
 	var err error

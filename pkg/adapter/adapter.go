@@ -21,6 +21,17 @@ import (
 	"github.com/softroce/softroce/pkg/verbs"
 )
 
+// Offload says whether to use the kernel's UDP segmentation and receive
+// offload (UDP_SEGMENT and UDP_GRO, udp(7)).
+type Offload = nic.Offload
+
+// The choices: as the kernel and each peer's way allow, on or an error, off.
+const (
+	OffloadAuto = nic.OffloadAuto
+	OffloadOn   = nic.OffloadOn
+	OffloadOff  = nic.OffloadOff
+)
+
 // Config says what adapter to start. One of Addrs and Interface is required;
 // zero elsewhere means the default.
 type Config struct {
@@ -38,6 +49,9 @@ type Config struct {
 	// RecvBuffer and SendBuffer are the sockets' buffers in bytes; 0: as much
 	// as the host allows, up to 8 MiB.
 	RecvBuffer, SendBuffer int
+	// Offload says whether the kernel cuts and merges datagrams; default
+	// OffloadAuto.
+	Offload Offload
 	// StrictICRC refuses packets whose IPv4 identification cannot be proven.
 	StrictICRC bool
 	// Log gets what an operator should know; nil discards.
@@ -64,6 +78,7 @@ func Start(cfg Config) (*Adapter, error) {
 	c := nic.Config{
 		Name: cfg.Name, Addrs: cfg.Addrs, Interface: cfg.Interface, Workers: cfg.Workers, Window: cfg.Window,
 		RecvBuffer: cfg.RecvBuffer, SendBuffer: cfg.SendBuffer, StrictICRC: cfg.StrictICRC, Log: cfg.Log,
+		Offload: cfg.Offload,
 	}
 	var err error
 	if cfg.Capture != nil {

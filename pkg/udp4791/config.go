@@ -35,6 +35,17 @@ const (
 	// DefaultTTL is the IPv4 TTL and IPv6 hop limit of the sockets. A
 	// SendSlot with another value costs a control message.
 	DefaultTTL = 64
+	// MaxSegments is how many datagrams one SendSlot holds at most: what every
+	// kernel with UDP_SEGMENT takes. MaxSegmented is how many bytes: what an
+	// IPv4 datagram has room for.
+	MaxSegments  = 64
+	MaxSegmented = 65535 - 20 - 8
+
+	// offloadBuffer is the room for one receive-offload buffer, and
+	// offloadBatch how many a system call fills at most: together they should
+	// stay in a second-level cache.
+	offloadBuffer = 64 << 10
+	offloadBatch  = 16
 
 	defaultBatch  = 64
 	defaultBuffer = 8 << 20
@@ -55,8 +66,43 @@ type Config struct {
 	// Default 8 MiB. The kernel may give less; see Group.Notes.
 	RecvBuffer, SendBuffer int
 	// Batch is the number of datagrams per system call, at most MaxBatch;
-	// default 64.
+	// default 64. With receive offload it is 16 at most.
 	Batch int
+	// Offload says whether the kernel shall cut and merge datagrams
+	// (UDP_SEGMENT and UDP_GRO): default OffloadAuto.
+	Offload Offload
+}
+
+// Offload says whether to use segmentation and receive offload. The zero value
+// is OffloadAuto.
+type Offload uint8
+
+// The choices. OffloadOn differs from OffloadAuto in that a kernel without it
+// is an error.
+const (
+	OffloadAuto Offload = iota
+	OffloadOn
+	OffloadOff
+)
+
+var offloadNames = [...]string{"auto", "on", "off"}
+
+// String is the choice's name: auto, on or off.
+func (o Offload) String() string {
+	if int(o) < len(offloadNames) {
+		return offloadNames[o]
+	}
+	return "unknown"
+}
+
+// ParseOffload is the inverse of Offload.String.
+func ParseOffload(s string) (Offload, error) {
+	for i, n := range offloadNames {
+		if n == s {
+			return Offload(i), nil
+		}
+	}
+	return 0, fmt.Errorf("udp4791: offload %q: want auto, on or off", s)
 }
 
 // Validate reports the first thing wrong with c, in words.
@@ -70,6 +116,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("udp4791: config: %d workers, want 1 to %d", c.Workers, MaxWorkers)
 	case c.Batch < 0 || c.Batch > MaxBatch:
 		return fmt.Errorf("udp4791: config: batch of %d datagrams, want 1 to %d", c.Batch, MaxBatch)
+	case c.Offload > OffloadOff:
+		return fmt.Errorf("udp4791: config: unknown offload %d", c.Offload)
 	case c.RecvBuffer < 0 || c.SendBuffer < 0:
 		return fmt.Errorf("udp4791: config: negative buffer size (receive %d, send %d bytes)", c.RecvBuffer, c.SendBuffer)
 	}

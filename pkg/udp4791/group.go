@@ -17,6 +17,8 @@ type Group struct {
 	recvBuffer int // smallest effective, bytes
 	sendBuffer int
 	missing    []string // optional socket options the kernel lacks
+	segments   bool     // UDP_SEGMENT works
+	merges     bool     // UDP_GRO is on, on every receive socket
 }
 
 // Open takes the addresses of cfg and opens the receive sockets, all or
@@ -54,6 +56,9 @@ func (g *Group) open() error {
 			return err
 		}
 	}
+	if err := g.probeOffload(); err != nil {
+		return err
+	}
 	for w := range g.cfg.Workers {
 		g.endpoints = append(g.endpoints, newEndpoint(g, w))
 	}
@@ -79,6 +84,11 @@ func (g *Group) openAddr(l local) error {
 		}
 		g.endpoints[w].recv = append(g.endpoints[w].recv, fd)
 		g.noteBuffers(fd)
+		if g.merges {
+			if err := unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1); err != nil {
+				return &SocketError{Op: "set UDP_GRO", Addr: l.addr, Err: err, Reason: "switch offload off"}
+			}
+		}
 		if g.cfg.Workers > 1 {
 			if err := joinGroup(fd, w, g.cfg.Workers); err != nil {
 				return &SocketError{
@@ -155,3 +165,9 @@ func (g *Group) RecvBuffer() int { return g.recvBuffer }
 // SendBuffer returns the smallest effective send buffer in bytes, in the unit
 // of Config.SendBuffer.
 func (g *Group) SendBuffer() int { return g.sendBuffer }
+
+// Segments says whether a SendSlot may hold several datagrams.
+func (g *Group) Segments() bool { return g.segments }
+
+// Merges says whether a RecvSlot may hold several datagrams.
+func (g *Group) Merges() bool { return g.merges }

@@ -19,8 +19,9 @@ type mmsghdr struct {
 const (
 	// sockaddrSize holds a sockaddr_in or a sockaddr_in6.
 	sockaddrSize = unix.SizeofSockaddrInet6
-	// controlSize holds the two control messages (TOS, TTL) of a datagram.
-	controlSize = 64
+	// controlSize holds the three control messages (TOS, TTL, segment size) of
+	// a datagram.
+	controlSize = 96
 )
 
 // Raw socket addresses: family in host order, port and address in network
@@ -86,9 +87,19 @@ func (c *rawControl) put(off int, level, typ int32, v int32) int {
 	return off + unix.CmsgSpace(4)
 }
 
-// tosTTL reads the traffic class and hop limit out of a received control
-// buffer of n bytes. IP_TOS comes as one byte, the others as int.
-func (c *rawControl) tosTTL(n int) (tos, ttl uint8) {
+// putSegment appends the size of the segments to cut.
+func (c *rawControl) putSegment(off, size int) int {
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&c.b[off]))
+	h.Level, h.Type = unix.IPPROTO_UDP, unix.UDP_SEGMENT
+	h.SetLen(unix.CmsgLen(2))
+	binary.NativeEndian.PutUint16(c.b[off+unix.CmsgLen(0):], uint16(size))
+	return off + unix.CmsgSpace(2)
+}
+
+// facts reads the traffic class and the hop limit out of a received control
+// buffer of n bytes, and returns the size of the segments that were merged, 0
+// for a datagram of its own. IP_TOS comes as one byte, the others as int.
+func (c *rawControl) facts(n int, m *RecvMeta) (segment int) {
 	hdr := unix.CmsgLen(0)
 	for off := 0; off+hdr < n; {
 		h := (*unix.Cmsghdr)(unsafe.Pointer(&c.b[off]))
@@ -96,21 +107,23 @@ func (c *rawControl) tosTTL(n int) (tos, ttl uint8) {
 		if l <= hdr || off+l > n {
 			break
 		}
-		v := c.b[off+hdr]
+		v := uint32(c.b[off+hdr])
 		if l >= unix.CmsgLen(4) {
-			v = uint8(binary.NativeEndian.Uint32(c.b[off+hdr:]))
+			v = binary.NativeEndian.Uint32(c.b[off+hdr:])
 		}
 		switch {
 		case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_TOS,
 			h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_TCLASS:
-			tos = v
+			m.TOS = uint8(v)
 		case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_TTL,
 			h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_HOPLIMIT:
-			ttl = v
+			m.TTL = uint8(v)
+		case h.Level == unix.IPPROTO_UDP && h.Type == unix.UDP_GRO:
+			segment = int(v)
 		}
 		off += unix.CmsgSpace(l - hdr)
 	}
-	return tos, ttl
+	return segment
 }
 
 // recvmmsg is recvmmsg(2) with MSG_DONTWAIT. Raw: the call cannot block, so

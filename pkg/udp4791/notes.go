@@ -17,6 +17,9 @@ func (g *Group) Notes() []string {
 	if g.sendBuffer < g.cfg.SendBuffer {
 		out = append(out, bufferNote("send", "wmem_max", g.sendBuffer, g.cfg.SendBuffer))
 	}
+	if n := g.offloadNote(); n != "" {
+		out = append(out, n)
+	}
 	if len(g.missing) > 0 {
 		names := slices.Clone(g.missing)
 		slices.Sort(names)

@@ -31,23 +31,27 @@ type rxBatch struct {
 
 func newEndpoint(g *Group, worker int) *Endpoint {
 	e := &Endpoint{g: g, worker: worker}
-	e.rx.init(g.cfg.Batch)
+	if g.merges {
+		e.rx.init(min(g.cfg.Batch, offloadBatch), offloadBuffer)
+	} else {
+		e.rx.init(g.cfg.Batch, BufferSize)
+	}
 	e.tx.init(g.cfg.Batch)
 	return e
 }
 
-func (b *rxBatch) init(n int) {
+func (b *rxBatch) init(n, size int) {
 	b.hdrs = make([]mmsghdr, n)
 	b.iovs = make([]unix.Iovec, n)
 	b.names = make([]rawSockaddr, n)
 	b.ctrls = make([]rawControl, n)
 	b.bufs = make([][]byte, n)
 	b.slots = make([]RecvSlot, n)
-	all := make([]byte, n*BufferSize)
+	all := make([]byte, n*size)
 	for i := range n {
-		b.bufs[i] = all[i*BufferSize : (i+1)*BufferSize : (i+1)*BufferSize]
+		b.bufs[i] = all[i*size : (i+1)*size : (i+1)*size]
 		b.iovs[i].Base = &b.bufs[i][0]
-		b.iovs[i].SetLen(BufferSize)
+		b.iovs[i].SetLen(size)
 		h := &b.hdrs[i].hdr
 		h.Name = &b.names[i][0]
 		h.Iov = &b.iovs[i]
@@ -66,8 +70,8 @@ func (b *rxBatch) reset(i int) {
 	h.Flags = 0
 }
 
-// ReadBatch returns the datagrams that wait, at most Config.Batch, from all
-// addresses; an empty slice when there are none. It does not block and does
+// ReadBatch returns the datagrams that wait, at most Config.Batch buffers of
+// them, from all addresses; an empty slice when there are none. It does not block and does
 // not allocate. Slots and buffers belong to the endpoint until the next
 // ReadBatch. With an error the slots are valid all the same: what came before
 // it is not lost.
@@ -112,8 +116,21 @@ func (b *rxBatch) fill(from, n int, l *local) {
 			Src: b.names[i].addrPort(), Dst: l.addr,
 			Truncated: h.hdr.Flags&unix.MSG_TRUNC != 0,
 		}
-		s.Meta.TOS, s.Meta.TTL = b.ctrls[i].tosTTL(int(h.hdr.Controllen))
+		s.Segment = b.ctrls[i].facts(int(h.hdr.Controllen), &s.Meta)
+		s.limit()
 		b.reset(i)
+	}
+}
+
+// limit makes a slot of one datagram where nothing was merged, and cuts what is
+// longer than BufferSize, as a socket without offload would.
+func (s *RecvSlot) limit() {
+	size := s.Segment
+	if size <= 0 || size >= len(s.Buf) {
+		s.Segment, size = 0, len(s.Buf)
+	}
+	if size > BufferSize {
+		s.Segment, s.Buf, s.Meta.Truncated = 0, s.Buf[:BufferSize], true
 	}
 }
 

@@ -34,7 +34,8 @@ func (b *txBatch) init(n int) {
 // WriteFD of slots[n].Flow is writable. A *SendError is the refusal of
 // slots[n] alone: slots[:n] are sent, the caller drops slots[n], counts a loss
 // and goes on with slots[n+1:]. The *SendError is the endpoint's and valid
-// until the next WriteBatch.
+// until the next WriteBatch. Where slots[n] has segments, EIO, EINVAL and
+// EMSGSIZE may be about the segmentation: its datagrams may pass one by one.
 //
 // Neighbours with the same flow share system calls.
 func (e *Endpoint) WriteBatch(slots []SendSlot) (int, error) {
@@ -119,7 +120,11 @@ func (b *txBatch) set(i int, s *sendSocket, l *local, slot *SendSlot) bool {
 	}
 	h.Control = nil
 	h.SetControllen(0)
-	if c := b.ctrls[i].setTOSTTL(dst.Is4(), slot.TOS, slot.TTL); c > 0 {
+	c := b.ctrls[i].setTOSTTL(dst.Is4(), slot.TOS, slot.TTL)
+	if slot.Segment > 0 {
+		c = b.ctrls[i].putSegment(c, slot.Segment)
+	}
+	if c > 0 {
 		h.Control = &b.ctrls[i].b[0]
 		h.SetControllen(c)
 	}

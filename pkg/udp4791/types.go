@@ -23,12 +23,17 @@ type RecvMeta struct {
 	SegIndex int
 }
 
-// RecvSlot is one received datagram. Buf is the UDP payload, ICRC included;
-// it and the slot belong to the endpoint and are valid until its next
-// ReadBatch.
+// RecvSlot is one received datagram, or several that came in one
+// receive-offload buffer. Buf is the UDP payload, ICRC included; it and the
+// slot belong to the endpoint and are valid until its next ReadBatch.
 type RecvSlot struct {
-	Buf  []byte
-	Meta RecvMeta
+	Buf []byte
+	// Segment is 0 when Buf is one datagram. Else Buf holds datagrams of
+	// Segment bytes each, the last of which may be shorter: all of one sender,
+	// in the order they were sent (UDP_GRO, udp(7)). Meta.SegIndex is 0; the
+	// caller counts.
+	Segment int
+	Meta    RecvMeta
 }
 
 // FlowID names a send socket of one endpoint. Flows opened for the same
@@ -36,7 +41,8 @@ type RecvSlot struct {
 // FlowID. The zero value is never handed out.
 type FlowID int32
 
-// SendSlot is one datagram to send to UDP port 4791 of Dst.
+// SendSlot is one datagram to send to UDP port 4791 of Dst, or several equal
+// ones in one piece.
 type SendSlot struct {
 	// Flow is the send socket, from OpenFlow of the same endpoint.
 	Flow FlowID
@@ -52,4 +58,10 @@ type SendSlot struct {
 	// Buf is the UDP payload, ICRC included. It is read during the call
 	// only. nil or empty sends an empty datagram.
 	Buf []byte
+	// Segment is 0 when Buf is one datagram. Else Buf holds datagrams of
+	// Segment bytes each, the last of which may be shorter, that the kernel
+	// takes in one piece and cuts (UDP_SEGMENT, udp(7)): at most MaxSegments
+	// of them and MaxSegmented bytes. Their IPv4 identifications are 0, 1, 2
+	// and so on. The group must have Group.Segments.
+	Segment int
 }

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"time"
+
+	"github.com/softroce/softroce/internal/metrics"
+	"github.com/softroce/softroce/internal/nic"
+)
+
+// serveMetrics answers Prometheus on addr until stop is called. An empty addr
+// serves nothing.
+func serveMetrics(addr string, a *nic.Adapter, log *slog.Logger) (stop func(), err error) {
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", metrics.Handler(a))
+	return serveHTTP("metrics", addr, "/metrics", mux, 30*time.Second, log)
+}
+
+// serveProfiles answers go tool pprof on addr until stop is called. An empty
+// addr serves nothing.
+func serveProfiles(addr string, log *slog.Logger) (stop func(), err error) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	return serveHTTP("pprof", addr, "/debug/pprof/", mux, 5*time.Minute, log)
+}
+
+// serveHTTP serves h on addr for the flag of that name. A request may take so
+// long: whoever reaches this address must not keep the daemon's descriptors.
+func serveHTTP(flag, addr, path string, h http.Handler, longest time.Duration, log *slog.Logger) (stop func(), err error) {
+	if addr == "" {
+		return func() {}, nil
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("--%s: %w; choose another address, or port 0 for any", flag, err)
+	}
+	srv := &http.Server{
+		Handler: h, ReadTimeout: 5 * time.Second, WriteTimeout: longest, IdleTimeout: time.Minute,
+		MaxHeaderBytes: 8 << 10,
+	}
+	go func() {
+		if err := srv.Serve(l); err != nil && !errors.Is(err, http.ErrServerClosed) {
+			log.Error(flag+" server ended", keyErr, err)
+		}
+	}()
+	log.Info(flag, keyURL, "http://"+l.Addr().String()+path)
+	return func() { _ = srv.Close() }, nil
+}
