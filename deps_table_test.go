@@ -223,8 +223,12 @@ var rules = []rule{
 		may: public, testsMay: edgeTests, unix: true,
 	},
 	{
+		path: "internal/rawudp", is: "what the kernel's UDP path carries with nothing else to do", never: "a packet's content, the adapter's sockets",
+		testsMay: edgeTests, unix: true, unsafe: true,
+	},
+	{
 		path: "internal/bench", is: "softroce beside what limits it, in one interleaved run", never: "a figure of its own making",
-		may: join(public, []string{"internal/perf", "internal/testnet", "pkg/udp4791", netlink, netns}), testsMay: edgeTests, unix: true,
+		may: join(public, []string{"internal/perf", "internal/testnet", "internal/rawudp", "pkg/udp4791", netlink, netns}), testsMay: edgeTests, unix: true,
 	},
 	{
 		path: "cmd/softroce/...", is: "flags, signals, output", never: "logic worth a test of its own",

@@ -100,7 +100,7 @@ func (r rule) bars(p string, test bool) string {
 	case p == "C":
 		return "there is no cgo in this project: it must build with Go alone"
 	case p == "unsafe" && !r.unsafe:
-		return "unsafe is kept to internal/shm, internal/shm/foreign and pkg/udp4791"
+		return "unsafe is kept to internal/shm, internal/shm/foreign, pkg/udp4791 and internal/rawudp"
 	case p == sysUnix && !r.unix && !(test && !r.pure):
 		return r.refuse("golang.org/x/sys/unix is for the packages that meet the kernel")
 	case p == sysUnix:
@@ -148,7 +148,7 @@ func (r rule) barsNode(n ast.Node, names map[string]string, test bool) string {
 		}
 		call := names[id.Name] + "." + n.Sel.Name
 		if rawCalls[call] && !r.unsafe {
-			return call + ": raw system calls are kept to internal/shm, internal/shm/foreign and pkg/udp4791"
+			return call + ": raw system calls are kept to internal/shm, internal/shm/foreign, pkg/udp4791 and internal/rawudp"
 		}
 		if why := impure[call]; r.pure && !test && why != "" {
 			return r.refuse(call + ": " + why)
@@ -391,7 +391,7 @@ func writeDenied(b *strings.Builder, r rule) {
 		denied = map[string]string{}
 	}
 	if !r.unsafe {
-		denied["unsafe"] = "unsafe is kept to internal/shm and pkg/udp4791"
+		denied["unsafe"] = "unsafe is kept to internal/shm, pkg/udp4791 and internal/rawudp"
 	}
 	if len(denied) == 0 {
 		return
