@@ -28,8 +28,8 @@ func (q *QP) buildAtomic(p *plan, buf []byte) (int, Transmit, error) {
 	psn := q.req.nxt
 	b := q.header(buf[:0], op, psn, 0, true, false)
 	b = h.Append(b)
-	_, state := q.body(b, 0)
-	n, icrc := seal(buf, len(b), 0, state)
+	_, reg := q.body(b, 0)
+	n, icrc := seal(buf, len(b), 0, reg)
 	q.req.sinceAck = 0
 	return n, Transmit{ICRC: icrc, Opcode: op, PSN: psn}, nil
 }
@@ -97,7 +97,7 @@ func (q *QP) buildAtomicAck(s *replay, buf []byte) (int, Transmit) {
 	b = q.aeth(b, bth.AckNoCredit, s.answerMSN(&q.rsp))
 	h := bth.AtomicAckETHFields{Original: s.old}
 	b = h.Append(b)
-	_, state := q.body(b, 0)
-	n, icrc := seal(buf, len(b), 0, state)
+	_, reg := q.body(b, 0)
+	n, icrc := seal(buf, len(b), 0, reg)
 	return n, Transmit{ICRC: icrc, Opcode: bth.RCAtomicAcknowledge, PSN: s.psn, Resend: s.again}
 }

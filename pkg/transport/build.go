@@ -36,24 +36,64 @@ func (q *QP) header(b []byte, op bth.Opcode, psn bth.PSN, payload int, ackReq, s
 	return f.Append(b)
 }
 
-// body starts the CRC of a packet whose headers are hdr: it returns the place
-// of the payload behind them and the register.
-func (q *QP) body(hdr []byte, payload int) (place []byte, state uint32) {
-	n := len(hdr) + payload
-	length := n + int(bth.PadLen(payload)) + bth.ICRCLen
-	return hdr[len(hdr):n], bth.HeaderState(q.seed(length), hdr)
+// OmitICRC says that packets built from now on need no ICRC (omit), or do: it
+// is then 0, and the payload is only copied. It is for packets that never leave
+// the process: HandlePacket looks at no ICRC. Modify with a path sets it anew,
+// to the path's NoICRC.
+func (q *QP) OmitICRC(omit bool) { q.path.NoICRC = omit }
+
+// A register is the CRC over the part of a packet that was built. It is
+// not kept when the path needs no ICRC.
+type register struct {
+	state uint32
+	omit  bool
 }
 
-// seal pads and closes a packet of n bytes in buf, state being the register
+// copy copies src to dst, which is as long, and takes in what was copied.
+func (r *register) copy(dst, src []byte) {
+	if r.omit {
+		copy(dst, src)
+		return
+	}
+	r.state = bth.CopyICRC(r.state, dst, src)
+}
+
+// add takes in b.
+func (r *register) add(b []byte) {
+	if !r.omit {
+		r.state = bth.UpdateCRC(r.state, b)
+	}
+}
+
+// icrc is the packet's ICRC.
+func (r *register) icrc() uint32 {
+	if r.omit {
+		return 0
+	}
+	return bth.FinishICRC(r.state)
+}
+
+// body starts the CRC of a packet whose headers are hdr: it returns the place
+// of the payload behind them and the register.
+func (q *QP) body(hdr []byte, payload int) (place []byte, reg register) {
+	n := len(hdr) + payload
+	if q.path.NoICRC {
+		return hdr[len(hdr):n], register{omit: true}
+	}
+	length := n + int(bth.PadLen(payload)) + bth.ICRCLen
+	return hdr[len(hdr):n], register{state: bth.HeaderState(q.seed(length), hdr)}
+}
+
+// seal pads and closes a packet of n bytes in buf, reg being the register
 // over them, and returns its length and ICRC.
-func seal(buf []byte, n, payload int, state uint32) (int, uint32) {
+func seal(buf []byte, n, payload int, reg register) (int, uint32) {
 	if pad := int(bth.PadLen(payload)); pad > 0 {
 		p := buf[n : n+pad]
 		clear(p)
-		state = bth.UpdateCRC(state, p)
+		reg.add(p)
 		n += pad
 	}
-	icrc := bth.FinishICRC(state)
+	icrc := reg.icrc()
 	bth.PutICRC(buf[n:n+bth.ICRCLen], icrc)
 	return n + bth.ICRCLen, icrc
 }
@@ -61,9 +101,10 @@ func seal(buf []byte, n, payload int, state uint32) (int, uint32) {
 // gather copies a part of a request's payload, from off on, into dst and
 // continues the CRC over the copy: memory is read once, so that the two agree
 // even while the program changes it. The error is a local protection error.
-func (q *QP) gather(e *wq.WQE, off uint64, dst []byte, state uint32) (uint32, error) {
+func (q *QP) gather(e *wq.WQE, off uint64, dst []byte, reg *register) error {
 	if e.Flags&wq.SendInline != 0 {
-		return bth.CopyICRC(state, dst, e.Inline[off:]), nil
+		reg.copy(dst, e.Inline[off:])
+		return nil
 	}
 	for i := range e.SGList {
 		s := &e.SGList[i]
@@ -76,13 +117,13 @@ func (q *QP) gather(e *wq.WQE, off uint64, dst []byte, state uint32) (uint32, er
 		}
 		seg, err := q.cfg.Keys.Local(s.LKey, q.cfg.PD, s.Addr, uint64(s.Length), 0)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		n := min(uint64(len(dst)), uint64(s.Length)-off)
-		if state, err = copySegment(&seg, off, dst[:n], state); err != nil {
-			return 0, err
+		if err = copySegment(&seg, off, dst[:n], reg); err != nil {
+			return err
 		}
 		dst, off = dst[n:], 0
 	}
-	return state, nil
+	return nil
 }

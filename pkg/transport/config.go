@@ -48,6 +48,7 @@ type Path struct {
 	SrcPort      uint16 // UDP
 	TrafficClass uint8
 	HopLimit     uint8
+	NoICRC       bool   // see QP.OmitICRC
 	FlowLabel    uint32 // 20 bits
 	Flow         int32  // the caller's own mark
 }
@@ -112,7 +113,7 @@ type Packet struct {
 // Transmit describes a packet that PollTransmit built.
 type Transmit struct {
 	Path   *Path  // the queue pair's; valid until the next Modify
-	ICRC   uint32 // as in the packet: for IP identification 0
+	ICRC   uint32 // as in the packet: for IP identification 0; 0 when it is left out
 	Opcode bth.Opcode
 	PSN    bth.PSN
 	Resend bool // a request sent before, or a replayed response

@@ -1,21 +1,22 @@
 package transport
 
 import (
-	"github.com/softroce/softroce/pkg/bth"
 	"github.com/softroce/softroce/pkg/mrtable"
 	"github.com/softroce/softroce/pkg/wq"
 )
 
 // copySegment fills dst from off bytes into a segment and continues the CRC
 // over the copy.
-func copySegment(seg *mrtable.Segment, off uint64, dst []byte, state uint32) (uint32, error) {
+func copySegment(seg *mrtable.Segment, off uint64, dst []byte, reg *register) error {
 	if b := seg.Bytes(off, uint64(len(dst))); b != nil {
-		return bth.CopyICRC(state, dst, b), nil
+		reg.copy(dst, b)
+		return nil
 	}
 	if err := seg.ReadAt(dst, off); err != nil {
-		return 0, err
+		return err
 	}
-	return bth.UpdateCRC(state, dst), nil
+	reg.add(dst)
+	return nil
 }
 
 // store writes data at off bytes into a segment; the end of a message with its

@@ -187,7 +187,7 @@ func (q *QP) aeth(b []byte, s bth.Syndrome, msn uint32) []byte {
 func (q *QP) buildAck(buf []byte, s bth.Syndrome, psn bth.PSN) (int, Transmit) {
 	b := q.header(buf[:0], bth.RCAcknowledge, psn, 0, false, false)
 	b = q.aeth(b, s, q.rsp.msn)
-	_, state := q.body(b, 0)
-	n, icrc := seal(buf, len(b), 0, state)
+	_, reg := q.body(b, 0)
+	n, icrc := seal(buf, len(b), 0, reg)
 	return n, Transmit{ICRC: icrc, Opcode: bth.RCAcknowledge, PSN: psn}
 }

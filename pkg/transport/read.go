@@ -91,8 +91,8 @@ func (q *QP) buildReadRequest(p *plan, buf []byte) (int, Transmit, error) {
 	b := q.header(buf[:0], bth.RCReadRequest, psn, 0, true, false)
 	h := bth.RETHFields{VA: p.e.RemoteAddr + uint64(p.off)*uint64(q.mtu), RKey: uint32(p.e.RKey), Length: p.bytes}
 	b = h.Append(b)
-	_, state := q.body(b, 0)
-	n, icrc := seal(buf, len(b), 0, state)
+	_, reg := q.body(b, 0)
+	n, icrc := seal(buf, len(b), 0, reg)
 	q.req.sinceAck = 0
 	return n, Transmit{ICRC: icrc, Opcode: bth.RCReadRequest, PSN: psn}, nil
 }
@@ -175,17 +175,17 @@ func (q *QP) buildReadResponse(s *replay, buf []byte) (int, Transmit, error) {
 	if op != bth.RCReadResponseMiddle {
 		b = q.aeth(b, bth.AckNoCredit, s.answerMSN(&q.rsp))
 	}
-	place, state := q.body(b, size)
+	place, reg := q.body(b, size)
 	if size > 0 {
 		seg, err := q.cfg.Keys.Remote(mrtable.RKey(s.rkey), q.cfg.PD, s.va+off, uint64(size), mrtable.AccessRemoteRead)
 		if err != nil {
 			return 0, Transmit{}, err
 		}
-		if state, err = copySegment(&seg, 0, place, state); err != nil {
+		if err = copySegment(&seg, 0, place, &reg); err != nil {
 			return 0, Transmit{}, err
 		}
 	}
-	n, icrc := seal(buf, len(b)+size, size, state)
+	n, icrc := seal(buf, len(b)+size, size, reg)
 	return n, Transmit{ICRC: icrc, Opcode: op, PSN: s.next, Resend: s.again}, nil
 }
 

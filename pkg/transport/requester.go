@@ -252,12 +252,11 @@ func (q *QP) buildMessage(p *plan, buf []byte) (int, Transmit, error) {
 		h := bth.IETHFields{RKey: uint32(e.InvalidateRKey)}
 		b = h.Append(b)
 	}
-	place, state := q.body(b, int(p.bytes))
-	state, err := q.gather(e, uint64(p.off)*uint64(q.mtu), place, state)
-	if err != nil {
+	place, reg := q.body(b, int(p.bytes))
+	if err := q.gather(e, uint64(p.off)*uint64(q.mtu), place, &reg); err != nil {
 		return 0, Transmit{}, err
 	}
-	n, icrc := seal(buf, len(b)+int(p.bytes), int(p.bytes), state)
+	n, icrc := seal(buf, len(b)+int(p.bytes), int(p.bytes), reg)
 	if ask {
 		r.sinceAck = 0
 	} else {

@@ -92,3 +92,37 @@ func TestInlineOfSeveralPackets(t *testing.T) {
 	}
 	wantTexts(t, "completions", a.sendCQ.take(), "1 SUCCESS SEND len=500", "2 SUCCESS RDMA_WRITE len=500")
 }
+
+// TestOmitICRC: packets for a peer in the same process need no ICRC; all else in
+// them is as ever.
+func TestOmitICRC(t *testing.T) {
+	build := func(omit bool) (out [][]byte) {
+		a, b := connected(t, options{})
+		a.qp.OmitICRC(omit)
+		b.qp.OmitICRC(omit)
+		a.post(start, wq.SendWR{Opcode: wq.RDMAWrite, RemoteAddr: memBase, RKey: b.mr.RKey(), SGList: []wq.SGE{a.sge(0, 1999)}})
+		a.post(start, wq.SendWR{Opcode: wq.RDMARead, RemoteAddr: memBase, RKey: b.mr.RKey(), SGList: []wq.SGE{a.sge(0, 1001)}})
+		a.post(start, wq.SendWR{Opcode: wq.AtomicFetchAndAdd, RemoteAddr: memBase, RKey: b.mr.RKey(), SGList: []wq.SGE{a.sge(0, 8)}})
+		for _, d := range [2][2]*end{{a, b}, {b, a}} {
+			for n, tx := d[0].qp.PollTransmit(start, d[0].buf[:]); n > 0; n, tx = d[0].qp.PollTransmit(start, d[0].buf[:]) {
+				p := append([]byte(nil), d[0].buf[:n]...)
+				icrc := p[n-bth.ICRCLen:]
+				if is0 := tx.ICRC == 0 && bytes.Equal(icrc, make([]byte, bth.ICRCLen)); is0 != omit {
+					t.Errorf("omit %v: %s: ICRC %#x, told %#x", omit, packetText(p), icrc, tx.ICRC)
+				}
+				out = append(out, p[:n-bth.ICRCLen])
+				d[1].handle(start, p, d[0].gid)
+			}
+		}
+		return out
+	}
+	with, without := build(false), build(true)
+	if len(with) != len(without) || len(with) < 6 {
+		t.Fatalf("%d and %d packets", len(with), len(without))
+	}
+	for i := range with {
+		if !bytes.Equal(with[i], without[i]) {
+			t.Errorf("packet %d differs: %x\n%x", i, with[i], without[i])
+		}
+	}
+}
