@@ -104,9 +104,11 @@ the client's to say. It talks to itself, not to perftest.`,
 	} else {
 		fl.IntVarP(&f.cfg.RDAtomic, "outs", "o", 16, "READs and atomics of a queue pair on the wire at a time")
 	}
-	if op != perf.Write {
-		fl.BoolVarP(&f.cfg.Events, "events", "e", false, "sleep on completion events instead of polling (this side)")
+	events := "sleep on completion events instead of polling (this side)"
+	if op == perf.Write {
+		events += "; latency is then of WRITE with immediate data, and both sides need it"
 	}
+	fl.BoolVarP(&f.cfg.Events, "events", "e", false, events)
 	fl.IntVarP(&f.cfg.Port, "port", "p", perf.DefaultPort, "TCP port of the exchange")
 	fl.StringVarP(&f.device, "ib-dev", "d", "", "name that the adapter must have (default: any)")
 	fl.IntVarP(&f.ibPort, "ib-port", "i", 1, "port of the adapter, which has one")
@@ -122,6 +124,7 @@ the client's to say. It talks to itself, not to perftest.`,
 func (f *perfFlags) config() (perf.Config, error) {
 	cfg := f.cfg
 	cfg.Latency = f.lat
+	cfg.Imm = f.cfg.Events && f.lat && cfg.Op == perf.Write
 	switch {
 	case f.ibPort != 1:
 		return cfg, fmt.Errorf("-i %d: the adapter has port 1 only", f.ibPort)

@@ -159,7 +159,7 @@ func (p *Params) part(done int64, took time.Duration) float64 {
 // partner is the server's part in the measurement of one size. It returns the
 // client's message that ends it.
 func (s *session) partner(size int) (message, error) {
-	if !s.p.Op.pingPong() || !s.p.Latency && !s.p.Op.receives() {
+	if !s.p.Op.pingPong() || !s.p.Latency && !s.p.receives() {
 		m, err := s.link.recv(s.ctx, kindDone)
 		if err == nil {
 			err = s.counted(m)

@@ -36,6 +36,9 @@ type Params struct {
 	RDAtomic int `json:"rd_atomic"`
 	// CompareSwap takes compare-and-swap instead of fetch-and-add.
 	CompareSwap bool `json:"compare_swap"`
+	// Imm takes RDMA WRITE with immediate data for the latency of write, whose
+	// arrival is a completion that can be slept for.
+	Imm bool `json:"imm,omitempty"`
 	// Check compares the data that arrived with what was sent.
 	Check bool `json:"check"`
 }
@@ -52,7 +55,7 @@ type Config struct {
 
 	GIDIndex     uint8 // local address
 	TrafficClass uint8
-	Events       bool // this side sleeps on completion events instead of polling
+	Events       bool // this side sleeps on completion events; write latency needs Imm for it
 
 	// Started is called when the peers are connected, Row with each result;
 	// nil: not.
@@ -193,6 +196,8 @@ func (p *Params) validate() error {
 	switch {
 	case p.Duration < 0 || p.Duration > maxDuration:
 		return wrong("duration %v is not in 0..%v", p.Duration, maxDuration)
+	case p.Imm && (p.Op != Write || !p.Latency):
+		return wrong("immediate data is for the latency of write")
 	case p.Latency && p.QPs != 1:
 		return wrong("latency is measured on 1 queue pair, not %d", p.QPs)
 	case !p.MTU.Valid():
@@ -227,11 +232,14 @@ func (p *Params) layout() layout {
 		size = max(size, s)
 	}
 	l := layout{stride: (int64(size) + 63) &^ 63, qps: int64(p.QPs), slots: 1}
-	if p.Op.receives() && p.Check {
+	if p.Op == Send && p.Check {
 		l.slots = max(min(checkMemory/(l.stride*l.qps), int64(p.RxDepth)), 1)
 	}
 	return l
 }
+
+// receives says whether posted receives are taken.
+func (p *Params) receives() bool { return p.Op == Send || p.Imm }
 
 func (l layout) total() int64 { return l.qps * l.stride * (1 + l.slots) }
 

@@ -34,15 +34,18 @@ type pinger struct {
 	size     int
 	wr       verbs.SendWR
 	n        int64 // operations
+	mod      int   // one of so many is signaled
+	since    int   // posted since the last signaled one
 	inFlight int   // sends not yet completed
 	arrived  int   // messages that came and were not asked for yet
 	wcs      [16]verbs.WC
 }
 
 func (s *session) pinger(size int) *pinger {
-	g := &pinger{s: s, size: size, wr: s.request(0, size)}
-	g.wr.Flags |= verbs.SendSignaled
-	g.wr.WRID = mark(0, 1)
+	g := &pinger{s: s, size: size, wr: s.request(0, size), mod: 1}
+	if s.p.Op.pingPong() { // the peer's answer says that it came
+		g.mod = s.p.CQMod
+	}
 	return g
 }
 
@@ -57,7 +60,16 @@ func (g *pinger) post(ctx context.Context) error {
 	if g.s.p.Op == Write {
 		storeByte(g.s.mr.Bytes(), g.s.lay.local(0)+g.size-1, byte(g.n))
 	}
+	return g.put(wr, g.since+1 >= g.mod)
+}
+
+// put posts a request; a signaled one completes those before it as well.
+func (g *pinger) put(wr verbs.SendWR, signaled bool) error {
 	g.inFlight++
+	if g.since++; signaled {
+		wr.WRID, wr.Flags = mark(0, g.since), wr.Flags|verbs.SendSignaled
+		g.since = 0
+	}
 	_, err := g.s.qps[0].PostSend(wr)
 	return err
 }
@@ -74,7 +86,8 @@ func (g *pinger) reap(ctx context.Context) error {
 func (g *pinger) take(n int) error {
 	for i := range g.wcs[:n] {
 		if g.wcs[i].WRID&recvMark == 0 {
-			g.inFlight--
+			_, n := unmark(g.wcs[i].WRID)
+			g.inFlight -= n
 			continue
 		}
 		g.arrived++
@@ -87,7 +100,7 @@ func (g *pinger) take(n int) error {
 
 // message waits for number n of the peer's.
 func (g *pinger) message(ctx context.Context, n int64) error {
-	if g.s.p.Op == Write {
+	if g.s.p.Op == Write && !g.s.p.Imm {
 		return g.written(ctx, byte(n))
 	}
 	for g.arrived == 0 {
@@ -134,18 +147,16 @@ func (g *pinger) once(ctx context.Context) error {
 	return g.drain(ctx, 0)
 }
 
-// settle makes the peer's last message wholly visible: the byte that was polled
-// promises nothing about the others, the completion of a request that was
-// posted after it does. The server's answer is such a request.
+// settle completes what was not signaled, and makes the peer's last message
+// wholly visible: a byte that was polled promises nothing about the others, the
+// completion of a request that was posted after it does.
 func (g *pinger) settle(ctx context.Context) error {
-	if g.s.p.Op == Write {
-		empty := g.wr
-		empty.SGList, empty.Flags = nil, verbs.SendSignaled
+	if g.s.p.Op.pingPong() {
+		empty := verbs.SendWR{Opcode: verbs.WRRDMAWrite, RemoteAddr: g.s.peer.Addr, RKey: verbs.RKey(g.s.peer.RKey)}
 		if err := g.drain(ctx, g.s.p.TxDepth-1); err != nil {
 			return err
 		}
-		g.inFlight++
-		if _, err := g.s.qps[0].PostSend(empty); err != nil {
+		if err := g.put(empty, true); err != nil {
 			return err
 		}
 	}
@@ -208,6 +219,6 @@ func (s *session) echo(size int, w *waiter) (message, error) {
 		if err := w.result(s); err != nil {
 			return w.m, err
 		}
-		return w.m, g.drain(s.ctx, 0)
+		return w.m, g.settle(s.ctx)
 	}
 }

@@ -20,7 +20,7 @@ import (
 var ErrPeer = errors.New("the peer")
 
 // version is the exchange's: both sides must have the same.
-const version = 1
+const version = 2
 
 // maxMessage bounds a message in bytes.
 const maxMessage = 256 << 10

@@ -37,9 +37,6 @@ func ParseOp(name string) (Op, error) {
 	return "", fmt.Errorf("%q is none of write, read, send and atomic", name)
 }
 
-// receives says whether the operation takes posted receives.
-func (o Op) receives() bool { return o == Send }
-
 // inlines says whether the operation's data may be inline.
 func (o Op) inlines() bool { return o == Write || o == Send }
 

@@ -92,6 +92,10 @@ func TestAll(t *testing.T) {
 		{"atomic bandwidth, swap, duration", Params{Op: Atomic, Duration: 50 * time.Millisecond, CompareSwap: true}, false},
 		{"write latency", Params{Op: Write, Latency: true, Sizes: []int{1, 2, 64, 5000}, Iters: 300}, false},
 		{"write latency, duration", Params{Op: Write, Latency: true, Duration: 50 * time.Millisecond}, false},
+		{"write latency, immediate", Params{Op: Write, Latency: true, Imm: true, Sizes: []int{1, 8, 5000}, Iters: 300}, false},
+		{"write latency, immediate, events", Params{Op: Write, Latency: true, Imm: true, Sizes: []int{8, 8}, Iters: 300}, true},
+		{"write latency, nothing but signals", Params{Op: Write, Latency: true, Sizes: []int{8, 8}, Iters: 100, TxDepth: 3, CQMod: 1}, false},
+		{"send latency, one signal in all", Params{Op: Send, Latency: true, Sizes: []int{8, 8}, Iters: 100, TxDepth: 3, CQMod: 3}, false},
 		{"read latency", Params{Op: Read, Latency: true, Sizes: []int{2, 5000}, Iters: 50}, false},
 		{"send latency", Params{Op: Send, Latency: true, Sizes: []int{2, 5000}, Iters: 50, RxDepth: 1}, false},
 		{"send latency, events, duration", Params{Op: Send, Latency: true, Duration: 50 * time.Millisecond}, true},
@@ -103,7 +107,7 @@ func TestAll(t *testing.T) {
 			cfg := Config{Params: c.p, Events: c.events}
 			cfg.Check = true
 			server := cfg // all but the test is the client's to say
-			server.Params = Params{Op: c.p.Op, Latency: c.p.Latency}
+			server.Params = Params{Op: c.p.Op, Latency: c.p.Latency, Imm: c.p.Imm}
 			server.Listener = l
 			served := begin(t.Context(), devs[0], server)
 			rep, err := Run(t.Context(), devs[1], to(l, cfg))

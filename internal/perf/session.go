@@ -122,8 +122,8 @@ func (s *session) check() error {
 	if s.cfg.Port < 1 || s.cfg.Port > 65535 {
 		return wrong("port %d is not in 1..65535", s.cfg.Port)
 	}
-	if s.cfg.Events && s.p.Latency && s.p.Op == Write {
-		return wrong("write latency polls the memory: it has no events to sleep on")
+	if s.cfg.Events && s.p.Latency && s.p.Op == Write && !s.p.Imm {
+		return wrong("write latency polls the memory: without immediate data it has no events to sleep on")
 	}
 	return s.p.validate()
 }
@@ -306,7 +306,7 @@ func (s *session) open() (err error) {
 		}
 	}
 	qcap := verbs.QPCap{MaxSendWR: uint32(s.p.TxDepth), MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: uint32(s.p.Inline)}
-	if s.p.Op.receives() {
+	if s.p.receives() {
 		qcap.MaxRecvWR = uint32(s.p.RxDepth)
 	}
 	if s.cq, err = s.dev.CreateCQ(s.p.QPs*int(qcap.MaxSendWR+qcap.MaxRecvWR), s.ch, 0); err != nil {
@@ -342,7 +342,7 @@ func (s *session) meet(peer *endpoint) error {
 		if err != nil {
 			return err
 		}
-		if !s.p.Op.receives() || !s.p.Latency && !s.server() {
+		if !s.p.receives() || !s.p.Latency && !s.server() {
 			continue
 		}
 		for n := range s.p.RxDepth {

@@ -44,6 +44,9 @@ func (s *session) request(qp, size int) verbs.SendWR {
 	switch s.p.Op {
 	case Write:
 		wr.Opcode = verbs.WRRDMAWrite
+		if s.p.Imm {
+			wr.Opcode = verbs.WRRDMAWriteWithImm
+		}
 	case Read:
 		wr.Opcode = verbs.WRRDMARead
 	case Send:
@@ -119,7 +122,7 @@ func (s *session) received(wc *verbs.WC, size int, index byte) error {
 	if int(wc.ByteLen) != size {
 		return fmt.Errorf("%w: a message of %d bytes came, not %d", ErrData, wc.ByteLen, size)
 	}
-	if s.p.Check {
+	if s.p.Check && s.p.Op == Send {
 		b := s.mr.Bytes()[s.lay.target(qp, slot):][:size]
 		if err := compare(b, seed(qp, index), "a message"); err != nil {
 			return err
@@ -180,7 +183,7 @@ func (s *session) prepare(index int) {
 			fill(target, seed(q, byte(index)))
 		default:
 			fill(local, seed(q, byte(index)))
-			if !s.p.Op.receives() {
+			if s.p.Op != Send {
 				clear(target)
 			}
 		}
