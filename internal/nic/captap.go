@@ -15,15 +15,16 @@ func (w *worker) captureIn(tap *capture.Writer, meta *udp4791.RecvMeta, buf []by
 	}))
 }
 
-// captureOut writes a packet that the kernel took.
-func (w *worker) captureOut(tap *capture.Writer, p *outgoing) {
+// captureOut writes a packet that left: that the kernel took, or that went to a
+// queue pair of this adapter.
+func (w *worker) captureOut(tap *capture.Writer, p *outgoing, buf []byte) {
 	comment := fmt.Sprintf("qp 0x%06x", uint32(p.q.qpn))
 	if p.resend {
 		comment += " re-sent"
 	}
 	w.captured(tap.WritePacket(capture.Packet{
 		Time: w.now, Src: p.q.local, Dst: p.route.dst, SrcPort: p.port, DstPort: udp4791.Port,
-		TOS: p.tos, TTL: p.ttl, ID: p.id, IDKnown: p.route.dst.Is4(), Payload: w.batch.bytes(p), Comment: comment, Outbound: true,
+		TOS: p.tos, TTL: p.ttl, ID: p.id, IDKnown: p.route.dst.Is4(), Payload: buf, Comment: comment, Outbound: true,
 	}))
 }
 

@@ -2,7 +2,6 @@ package nic
 
 import (
 	"errors"
-	"sync"
 
 	"github.com/softroce/softroce/internal/uapi"
 	"github.com/softroce/softroce/pkg/bth"
@@ -36,12 +35,12 @@ func (w *worker) acceptSlot(s *udp4791.RecvSlot) {
 	w.stats.Receives++
 	w.learner.solved = false
 	if s.Segment == 0 {
-		w.accept(&s.Meta, s.Buf, false)
+		w.accept(&s.Meta, s.Buf, fromWire)
 		return
 	}
 	for buf := s.Buf; len(buf) > 0; s.Meta.SegIndex++ {
 		n := min(s.Segment, len(buf))
-		w.accept(&s.Meta, buf[:n:n], false)
+		w.accept(&s.Meta, buf[:n:n], fromWire)
 		buf = buf[n:]
 	}
 }
@@ -49,7 +48,7 @@ func (w *worker) acceptSlot(s *udp4791.RecvSlot) {
 // accept runs the checks that need no queue pair, in the order of
 // IBTA Vol 1 §9.6.1 (length, version, destination, ICRC), and hands the packet
 // to its engine. Everything that fails is dropped in silence and counted.
-func (w *worker) accept(meta *udp4791.RecvMeta, buf []byte, handed bool) {
+func (w *worker) accept(meta *udp4791.RecvMeta, buf []byte, from origin) {
 	w.stats.PacketsIn++
 	w.stats.BytesIn += uint64(len(buf))
 	if meta.Truncated {
@@ -62,14 +61,13 @@ func (w *worker) accept(meta *udp4791.RecvMeta, buf []byte, handed bool) {
 	}
 	qpn := w.pkt.BTH().DestQP()
 	if to := w.a.workerOf(qpn); to != w {
-		if handed || !to.inbox.put(meta, buf) {
+		if from != fromWire || !w.handOver(to, meta, buf) {
 			w.drop(meta, buf, DropHandover)
 			return
 		}
 		w.stats.PacketsIn--
 		w.stats.BytesIn -= uint64(len(buf))
 		w.stats.Handovers++
-		to.signal()
 		return
 	}
 	q := w.lastQP
@@ -81,7 +79,10 @@ func (w *worker) accept(meta *udp4791.RecvMeta, buf []byte, handed bool) {
 		w.drop(meta, buf, DropNoQP)
 		return
 	}
-	v := w.learner.check(w.now, meta, &w.pkt.Packet)
+	v := icrcVerdict{ok: true, idKnown: meta.Dst.Is4()}
+	if from != fromLocal {
+		v = w.learner.check(w.now, meta, &w.pkt.Packet)
+	}
 	if v.relearned {
 		w.stats.Relearned++
 	}
@@ -140,62 +141,6 @@ func dropOfParse(err error) Drop {
 	default:
 		return DropMalformed
 	}
-}
-
-// inbox is the bounded ring by which other workers hand over packets that the
-// kernel steered to them: from strangers' merged buffers, or while a group
-// changes. The lock is taken for such packets only.
-type inbox struct {
-	mu    sync.Mutex
-	slots []handed
-	head  int
-	n     int
-}
-
-type handed struct {
-	meta udp4791.RecvMeta
-	buf  [udp4791.BufferSize]byte
-	n    int
-}
-
-const inboxSlots = 64
-
-func (b *inbox) init() { b.slots = make([]handed, inboxSlots) }
-
-// put copies a packet in; false when there is no room.
-func (b *inbox) put(meta *udp4791.RecvMeta, buf []byte) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.n == len(b.slots) {
-		return false
-	}
-	h := &b.slots[(b.head+b.n)%len(b.slots)]
-	h.meta, h.n = *meta, copy(h.buf[:], buf)
-	b.n++
-	return true
-}
-
-// take copies the oldest packet out into dst.
-func (b *inbox) take(dst *handed) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.n == 0 {
-		return false
-	}
-	h := &b.slots[b.head]
-	dst.meta, dst.n = h.meta, copy(dst.buf[:], h.buf[:h.n])
-	b.head = (b.head + 1) % len(b.slots)
-	b.n--
-	return true
-}
-
-// takeInbox serves the packets that other workers handed over.
-func (w *worker) takeInbox() int {
-	n := 0
-	for ; n < inboxSlots && w.inbox.take(&w.handed); n++ {
-		w.accept(&w.handed.meta, w.handed.buf[:w.handed.n], true)
-	}
-	return n
 }
 
 // event passes an engine's event to the program, or writes a diagnostic once

@@ -85,29 +85,27 @@ func (w *worker) modifyQP(q *qp, a *qpstate.Attr, m qpstate.Mask) error {
 	if q.dead {
 		return refuse(unix.EIO, "queue pair %#x was ended by a memory fault or a corrupt ring", uint32(q.qpn))
 	}
+	var to *connection
 	var path *transport.Path
-	var flow udp4791.FlowID
 	if m&qpstate.MaskAV != 0 {
-		p, f, err := w.resolve(q, a, m)
-		if err != nil {
+		var err error
+		if to, err = w.resolve(q, a, m); err != nil {
 			return err
 		}
-		path, flow = p, f
+		path = &to.path
 	}
 	w.current = q
 	err := q.engine.Modify(w.now, a, m, path)
 	w.current = nil
-	if path != nil {
-		if err != nil {
-			w.ep.CloseFlow(flow)
-		} else {
-			w.closeFlow(q)
-			q.path, q.flow, q.hasFlow = *path, flow, true
-			q.local, q.route = path.Src.Addr(), w.route(path.Dst.Addr())
-		}
-	}
-	if err != nil {
+	switch {
+	case err != nil && to != nil:
+		w.ep.CloseFlow(to.flow)
 		return err
+	case err != nil:
+		return err
+	case to != nil:
+		w.closeFlow(q)
+		q.connection, q.hasFlow = *to, true
 	}
 	if q.engine.State() == qpstate.Reset {
 		w.batch.drop(q)
@@ -119,30 +117,48 @@ func (w *worker) modifyQP(q *qp, a *qpstate.Attr, m qpstate.Mask) error {
 	return nil
 }
 
-// resolve turns an address vector into the path of a connected queue pair.
-func (w *worker) resolve(q *qp, a *qpstate.Attr, m qpstate.Mask) (*transport.Path, udp4791.FlowID, error) {
+// A connection is where the packets of a queue pair go, and what goes with it.
+type connection struct {
+	path   transport.Path
+	local  netip.Addr // path.Src
+	flow   udp4791.FlowID
+	route  *route
+	remote bth.QPN
+	here   bool             // the peer is on this adapter
+	meta   udp4791.RecvMeta // of a packet to a peer that is
+}
+
+// resolve turns an address vector into the connection of a queue pair, whose
+// flow is to be closed.
+func (w *worker) resolve(q *qp, a *qpstate.Attr, m qpstate.Mask) (*connection, error) {
 	gid, local, err := w.sourceOf(&a.AH)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	remote := a.DestQPN
+	c := &connection{local: gid.Addr(), remote: a.DestQPN}
 	if m&qpstate.MaskDestQPN == 0 {
 		var cur qpstate.Attr
 		q.engine.Query(&cur)
-		remote = cur.DestQPN
+		c.remote = cur.DestQPN
 	}
-	flow, port, err := w.ep.OpenFlow(local, uint8(remote&7), sourcePort(q.qpn, remote, a.AH.FlowLabel))
+	flow, port, err := w.ep.OpenFlow(local, uint8(c.remote&7), sourcePort(q.qpn, c.remote, a.AH.FlowLabel))
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	hop := a.AH.HopLimit
 	if hop == 0 {
 		hop = defaultHopLimit
 	}
-	return &transport.Path{
+	dst := a.AH.DGID.Addr()
+	c.flow, c.route, c.here = flow, w.route(dst), w.a.isLocal(dst)
+	c.path = transport.Path{
 		Src: gid, Dst: a.AH.DGID, SrcPort: port, TrafficClass: a.AH.TrafficClass, HopLimit: hop,
-		FlowLabel: a.AH.FlowLabel, Flow: int32(flow),
-	}, flow, nil
+		FlowLabel: a.AH.FlowLabel, Flow: int32(flow), NoICRC: c.here && w.a.tap.Load() == nil,
+	}
+	c.meta = udp4791.RecvMeta{
+		Src: netip.AddrPortFrom(c.local, port), Dst: dst, TOS: a.AH.TrafficClass, TTL: hop, IDKnown: true,
+	}
+	return c, nil
 }
 
 // sourceOf gives the local address of an address vector, or says in the

@@ -21,7 +21,7 @@ const (
 	DropOpcode                // a reserved opcode
 	DropPad                   // PadCnt exceeds what follows the headers
 	DropMalformed             // malformed in another way
-	DropHandover              // steered to another worker, whose inbox was full
+	DropHandover              // steered to another worker, whose lane was full
 	DropNoQP                  // no queue pair of that number
 	DropICRC                  // the ICRC is wrong
 	NumDrops
@@ -44,6 +44,7 @@ type WorkerStats struct {
 	PacketsIn, BytesIn   uint64 // datagrams and UDP payload bytes received
 	PacketsOut, BytesOut uint64 // the same, sent
 	Receives             uint64 // buffers received, each one or more datagrams
+	Local                uint64 // packets handed to a queue pair of this adapter, in both counts
 	Sends                uint64 // sends, each of one or more datagrams
 	SegmentsStopped      uint64 // routes on which segmentation turned out not to work
 	Drops                [NumDrops]uint64

@@ -52,7 +52,7 @@ func (w *worker) sentRuns(runs int) int {
 		w.stats.PacketsOut++
 		w.stats.BytesOut += uint64(p.n)
 		if tap != nil {
-			w.captureOut(tap, p)
+			w.captureOut(tap, p, b.bytes(p))
 		}
 	}
 	return b.sent - from

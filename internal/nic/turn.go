@@ -2,7 +2,6 @@ package nic
 
 import (
 	"errors"
-	"net/netip"
 	"runtime"
 	"slices"
 	"time"
@@ -12,7 +11,6 @@ import (
 	"github.com/softroce/softroce/pkg/bth"
 	"github.com/softroce/softroce/pkg/qpstate"
 	"github.com/softroce/softroce/pkg/transport"
-	"github.com/softroce/softroce/pkg/udp4791"
 	"github.com/softroce/softroce/pkg/wq"
 )
 
@@ -31,10 +29,7 @@ type qp struct {
 	link   *programLink
 	worker *worker
 
-	path    transport.Path
-	local   netip.Addr // path.Src
-	route   *route
-	flow    udp4791.FlowID
+	connection
 	hasFlow bool
 	trials  [ways]trial // of segmentation
 
@@ -304,6 +299,7 @@ func (w *worker) rearm(q *qp) {
 // socket is full.
 func (w *worker) transmit() int {
 	n := w.send()
+	w.resumeWaiting()
 	budget := turnBytes
 	for budget > 0 && !w.batch.blocked() {
 		q := w.active.pop()
@@ -329,6 +325,9 @@ func (w *worker) transmit() int {
 // pull takes packets of one queue pair, at most budget bytes; more says that
 // it may have further ones.
 func (w *worker) pull(q *qp, budget int) (sent int, more bool) {
+	if q.here {
+		return w.pullLocal(q, budget)
+	}
 	for sent < budget {
 		if w.batch.full() {
 			w.send()

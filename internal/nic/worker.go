@@ -63,7 +63,8 @@ type worker struct {
 	scratch  wq.SendWR
 	current  *qp // whose memory is being touched, for a fault
 	spins    int
-	handed   handed
+	waiting  []*qp // that found a lane full
+	localBuf [transport.TransmitSpace]byte
 
 	later     []*qp      // whose rings a turn did not come to the end of
 	slots     int        // that this turn may still take
@@ -82,7 +83,7 @@ type worker struct {
 	mu      sync.Mutex
 	cmds    []func()
 	closed  bool
-	inbox   inbox
+	lanes   [udp4791.MaxWorkers]atomic.Pointer[lane] // from each worker
 	done    chan struct{}
 	quit    bool
 }
@@ -104,7 +105,6 @@ func newWorker(a *Adapter, index int, ep *udp4791.Endpoint) (*worker, error) {
 	}
 	w.batch.init(a.group.Segments())
 	w.learner.init(a.cfg.StrictICRC)
-	w.inbox.init()
 	var err error
 	if w.asleep, err = a.status.SleepWord(index); err != nil {
 		return nil, err
@@ -156,8 +156,8 @@ func (w *worker) post(f func()) bool {
 	return true
 }
 
-// signal makes the worker look at its commands and its inbox, waking it when
-// it sleeps.
+// signal makes the worker look at its commands and its lanes, waking it when it
+// sleeps.
 func (w *worker) signal() {
 	w.pending.Store(1)
 	if w.asleep.Load() != 0 {
@@ -194,7 +194,7 @@ func (w *worker) commands() int {
 		w.cmds = nil
 		w.mu.Unlock()
 		if len(cmds) == 0 {
-			return n + w.takeInbox()
+			return n + w.takeLanes()
 		}
 		for _, f := range cmds {
 			f()
@@ -215,7 +215,7 @@ func (w *worker) run() {
 			continue
 		}
 		w.spins++
-		if w.spins < spinTurns {
+		if w.spins < spinTurns || len(w.waiting) > 0 {
 			runtime.Gosched()
 			shm.SchedYield()
 			continue

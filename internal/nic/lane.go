@@ -1,0 +1,116 @@
+package nic
+
+import (
+	"sync/atomic"
+
+	"github.com/softroce/softroce/pkg/udp4791"
+)
+
+// laneSlots is how many packets wait between two workers at most; our own
+// tuning, a power of two.
+const laneSlots = 64
+
+// A lane is the bounded ring by which one worker hands packets to another:
+// those between two queue pairs of this adapter, and those that the kernel
+// steered to the wrong worker. One goroutine puts, one takes, without a lock.
+type lane struct {
+	slots [laneSlots]handed
+	next  uint32 // the putter's own: what it will publish
+	_     [64]byte
+	head  atomic.Uint32 // published by the putter
+	_     [64]byte
+	tail  atomic.Uint32 // taken so far
+}
+
+// handed is a packet in a lane.
+type handed struct {
+	meta udp4791.RecvMeta
+	n    int
+	from origin
+	buf  [udp4791.BufferSize]byte
+}
+
+// origin says how a packet came to a worker.
+type origin uint8
+
+const (
+	fromWire  origin = iota
+	fromOther        // from the wire, by a worker that it was not meant for
+	fromLocal        // from a queue pair of this adapter
+)
+
+// laneTo is this worker's lane to another one, made at first use.
+func (w *worker) laneTo(to *worker) *lane {
+	p := &to.lanes[w.index]
+	l := p.Load()
+	if l == nil {
+		l = new(lane)
+		p.Store(l)
+	}
+	return l
+}
+
+// room is the slot for the next packet; nil when the lane is full.
+func (l *lane) room() *handed {
+	if l.next-l.tail.Load() == laneSlots {
+		return nil
+	}
+	return &l.slots[l.next%laneSlots]
+}
+
+// put takes the packet in the slot that room gave; publish shows it.
+func (l *lane) put() { l.next++ }
+
+// publish shows the other side what was put, and reports whether that is
+// anything new.
+func (l *lane) publish() bool {
+	if l.head.Load() == l.next {
+		return false
+	}
+	l.head.Store(l.next)
+	return true
+}
+
+// handOver gives a packet from the wire to the worker that it is meant for;
+// false when its lane is full.
+func (w *worker) handOver(to *worker, meta *udp4791.RecvMeta, buf []byte) bool {
+	l := w.laneTo(to)
+	h := l.room()
+	if h == nil {
+		return false
+	}
+	h.meta, h.from, h.n = *meta, fromOther, copy(h.buf[:], buf)
+	l.put()
+	l.publish()
+	to.signal()
+	return true
+}
+
+// takeLanes serves the packets that other workers handed over, of each as many
+// as are there now.
+func (w *worker) takeLanes() int {
+	n := 0
+	for i := range w.lanes {
+		l := w.lanes[i].Load()
+		if l == nil {
+			continue
+		}
+		for tail, head := l.tail.Load(), l.head.Load(); tail != head; n++ {
+			h := &l.slots[tail%laneSlots]
+			w.accept(&h.meta, h.buf[:h.n:h.n], h.from)
+			tail++
+			l.tail.Store(tail)
+		}
+	}
+	return n
+}
+
+// lanesWait says whether packets wait that other workers handed over.
+func (w *worker) lanesWait() bool {
+	for i := range w.lanes {
+		if l := w.lanes[i].Load(); l != nil && l.tail.Load() != l.head.Load() {
+			return true
+		}
+	}
+	return false
+}

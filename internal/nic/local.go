@@ -1,0 +1,104 @@
+package nic
+
+import (
+	"net/netip"
+
+	"github.com/softroce/softroce/pkg/transport"
+)
+
+// Two queue pairs of one adapter meet in memory: the same packets by the same
+// engines, captured and counted as on the wire, without a socket. Each is
+// built, handled and forgotten while it is in the nearest cache; between two
+// workers it goes by a lane. Its ICRC is left out unless somebody captures.
+
+// isLocal says whether an address is the adapter's own.
+func (a *Adapter) isLocal(addr netip.Addr) bool {
+	entries := a.gids.load()
+	for i := range entries {
+		if entries[i].addr.WithZone("") == addr {
+			return true
+		}
+	}
+	return false
+}
+
+// pullLocal takes packets of a queue pair whose peer is on this adapter, at
+// most budget bytes, and hands each over. more says that it may have further
+// ones; a full lane makes it wait.
+func (w *worker) pullLocal(q *qp, budget int) (sent int, more bool) {
+	to := w.a.workerOf(q.remote)
+	if to == w {
+		return w.pullHere(q, budget)
+	}
+	l := w.laneTo(to)
+	for more = true; sent < budget; {
+		h := l.room()
+		if h == nil {
+			w.waiting = append(w.waiting, q)
+			more = false
+			break
+		}
+		n, ok := w.next(q, h.buf[:])
+		if !ok {
+			more = false
+			break
+		}
+		h.n, h.from, h.meta = n, fromLocal, q.meta
+		l.put()
+		sent += n
+	}
+	if l.publish() {
+		to.signal()
+	}
+	return sent, more
+}
+
+// pullHere is pullLocal for two queue pairs of this worker.
+func (w *worker) pullHere(q *qp, budget int) (sent int, more bool) {
+	buf := w.localBuf[:]
+	for sent < budget {
+		n, ok := w.next(q, buf)
+		if !ok {
+			return sent, false
+		}
+		sent += n
+		w.accept(&q.meta, buf[:n:n], fromLocal)
+		w.current = q
+	}
+	return sent, true
+}
+
+// next builds the next packet for a queue pair of this adapter in buf, counts
+// and captures it.
+func (w *worker) next(q *qp, buf []byte) (n int, ok bool) {
+	var tx transport.Transmit
+	for {
+		if n, tx = q.engine.PollTransmit(w.now, buf); n > 0 {
+			break
+		}
+		if !q.sqWaits {
+			return 0, false
+		}
+		if w.drainSQ(q); q.sqWaits {
+			return 0, false
+		}
+	}
+	w.stats.PacketsOut++
+	w.stats.BytesOut += uint64(n)
+	w.stats.Local++
+	if tap := w.a.tap.Load(); tap != nil {
+		w.captureOut(tap, &outgoing{
+			n: n, q: q, route: q.route, port: tx.Path.SrcPort, tos: tx.Path.TrafficClass, ttl: tx.Path.HopLimit, resend: tx.Resend,
+		}, buf[:n])
+	}
+	return n, true
+}
+
+// resumeWaiting has the queue pairs go on that found a lane full.
+func (w *worker) resumeWaiting() {
+	for i, q := range w.waiting {
+		w.active.push(q)
+		w.waiting[i] = nil
+	}
+	w.waiting = w.waiting[:0]
+}
