@@ -56,6 +56,7 @@ type Device struct {
 	bells     []*uapi.ProgramDoorbell // one per worker
 	wakes     []*shm.Doorbell         // one per worker
 	async     *records
+	inProcess bool // the adapter is in this process
 
 	mu       sync.Mutex
 	segments map[uint32]*shm.Segment
@@ -105,6 +106,9 @@ func OpenConn(c *shm.Conn) (*Device, error) {
 		segments: make(map[uint32]*shm.Segment),
 		cqs:      make(map[uint32]*CQ), qps: make(map[uint32]*QP), mrs: make(map[LKey]*MR),
 		dying: make(chan struct{}),
+	}
+	if cred, err := c.PeerCred(); err == nil {
+		d.inProcess = cred.PID == os.Getpid()
 	}
 	d.ctl.init(c, d.die)
 	if err := d.handshake(); err != nil {
@@ -225,24 +229,27 @@ func (d *Device) shutObjects() {
 	}
 }
 
-// segment returns the ring segment of the given index, mapping it when its
-// descriptor came along.
-func (d *Device) segment(op string, ref uapi.RingRef, fds []int) (*shm.Segment, error) {
+// ringMemory returns the segments of rings, mapping those that are new: their
+// descriptors came along, in the same order. It takes over fds.
+func (d *Device) ringMemory(op string, fds []int, refs ...uapi.RingRef) ([]*shm.Segment, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if s := d.segments[ref.Segment]; s != nil {
-		closeAll(fds)
-		return s, nil
+	defer closeAll(fds)
+	out := make([]*shm.Segment, len(refs))
+	used := 0
+	for i, ref := range refs {
+		if out[i] = d.segments[ref.Segment]; out[i] != nil {
+			continue
+		}
+		if used == len(fds) {
+			return nil, &Error{Op: op, Errno: unix.EPROTO, Text: "the adapter sent no ring memory"}
+		}
+		s, err := shm.Map(fds[used], false)
+		if err != nil {
+			return nil, &Error{Op: op, Errno: unix.EPROTO, Text: err.Error()}
+		}
+		used++
+		out[i], d.segments[ref.Segment] = s, s
 	}
-	if len(fds) != 1 {
-		closeAll(fds)
-		return nil, &Error{Op: op, Errno: unix.EPROTO, Text: "the adapter sent no ring memory"}
-	}
-	s, err := shm.Map(fds[0], false)
-	closeAll(fds)
-	if err != nil {
-		return nil, &Error{Op: op, Errno: unix.EPROTO, Text: err.Error()}
-	}
-	d.segments[ref.Segment] = s
-	return s, nil
+	return out, nil
 }

@@ -83,14 +83,14 @@ func (q *QP) attach(op string, rep *uapi.CreateQPReply, fds []int) error {
 		return &Error{Op: op, Errno: unix.EPROTO, Text: "the adapter named a worker that it does not have"}
 	}
 	q.bell, q.wake = d.bells[rep.Worker], d.wakes[rep.Worker]
-	seg, err := d.segment(op, rep.SQ, fds)
+	mem, err := d.ringMemory(op, fds, rep.SQ, rep.RQ)
 	if err != nil {
 		return err
 	}
-	if q.sq, err = uapi.NewSQProducer(seg, rep.SQ); err != nil {
+	if q.sq, err = uapi.NewSQProducer(mem[0], rep.SQ); err != nil {
 		return invalid(op, "%v", err)
 	}
-	if q.rq, err = uapi.NewRQProducer(seg, rep.RQ); err != nil {
+	if q.rq, err = uapi.NewRQProducer(mem[1], rep.RQ); err != nil {
 		return invalid(op, "%v", err)
 	}
 	q.sent.init(q.cap.MaxSendWR)
