@@ -140,7 +140,7 @@ func runDaemon(ctx context.Context, f *daemonFlags, stderr io.Writer) (err error
 func (f *daemonFlags) config(log *slog.Logger) (nic.Config, error) {
 	cfg := nic.Config{
 		Name: f.name, Interface: f.iface, Workers: f.workers, Window: f.window, RecvBuffer: f.recvBuf,
-		StrictICRC: f.strict, Log: log,
+		StrictICRC: f.strict, Log: log, OwnProcess: true,
 	}
 	var err error
 	if cfg.Offload, err = nic.ParseOffload(f.gso); err != nil {

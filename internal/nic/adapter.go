@@ -54,6 +54,9 @@ type Config struct {
 	Log *slog.Logger
 	// Limits bounds what programs use.
 	Limits Limits
+	// OwnProcess says that the process is the adapter's alone, so that idle
+	// workers need not make way for other goroutines in each round.
+	OwnProcess bool
 	// Window is the most bytes in flight on one QP; 0: the engine's default.
 	Window int
 	// RecvBuffer and SendBuffer are socket buffers in bytes, see

@@ -24,9 +24,11 @@ func (w *worker) receive() int {
 	if len(slots) > 0 {
 		wireReceive()
 	}
+	before := w.stats.PacketsIn
 	for i := range slots {
 		w.acceptSlot(&slots[i])
 	}
+	w.got = w.stats.PacketsIn - before
 	return len(slots)
 }
 

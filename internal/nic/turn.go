@@ -39,6 +39,7 @@ type qp struct {
 	sqWaits  bool // the engine was full: the ring holds more
 	onList   bool
 	later    bool // on its worker's list of those to go on with
+	held     bool // its acknowledgement waited for a turn
 	next     *qp
 	timerPos int // place in the heap, -1 when absent
 	timerAt  time.Time
@@ -125,7 +126,7 @@ func (w *worker) turn() int {
 	w.flush() // before the acknowledgements leave: what they promise can be polled
 	n += w.transmit()
 	w.flush()
-	return n + len(w.over)
+	return n + len(w.over) + len(w.held)
 }
 
 // doorbells serves the rings that programs rang for, after those that an
@@ -300,13 +301,14 @@ func (w *worker) rearm(q *qp) {
 func (w *worker) transmit() int {
 	n := w.send()
 	w.resumeWaiting()
+	w.releaseHeld()
 	budget := turnBytes
 	for budget > 0 && !w.batch.blocked() {
 		q := w.active.pop()
 		if q == nil {
 			break
 		}
-		if q.removed || q.dead {
+		if q.removed || q.dead || w.hold(q) {
 			continue
 		}
 		w.current = q
@@ -320,6 +322,31 @@ func (w *worker) transmit() int {
 		}
 	}
 	return n + w.send()
+}
+
+// fewPackets is how many packets a turn receives at most for acknowledgements
+// to be held; our own tuning.
+const fewPackets = 4
+
+// hold keeps a lone acknowledgement back until the next turn: in an exchange of
+// single messages the program's answer is about to come, and leaves with it.
+func (w *worker) hold(q *qp) bool {
+	if q.held || w.got > fewPackets || !q.engine.OnlyAck() {
+		q.held = false
+		return false
+	}
+	q.held = true
+	w.held = append(w.held, q)
+	return true
+}
+
+// releaseHeld lets the acknowledgements of the last turn go.
+func (w *worker) releaseHeld() {
+	for i, q := range w.held {
+		w.active.push(q)
+		w.held[i] = nil
+	}
+	w.held = w.held[:0]
 }
 
 // pull takes packets of one queue pair, at most budget bytes; more says that

@@ -2,7 +2,6 @@ package nic
 
 import (
 	"net/netip"
-	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -63,7 +62,10 @@ type worker struct {
 	scratch  wq.SendWR
 	current  *qp // whose memory is being touched, for a fault
 	spins    int
-	waiting  []*qp // that found a lane full
+	yielder  shm.Yielder
+	waiting  []*qp  // that found a lane full
+	held     []*qp  // with an acknowledgement that waits for a turn
+	got      uint64 // packets received in this turn
 	localBuf [transport.TransmitSpace]byte
 
 	later     []*qp      // whose rings a turn did not come to the end of
@@ -103,6 +105,7 @@ func newWorker(a *Adapter, index int, ep *udp4791.Endpoint) (*worker, error) {
 		events: make([]uint64, 64),
 		done:   make(chan struct{}),
 	}
+	w.yielder.InProcess = !a.cfg.OwnProcess
 	w.batch.init(a.group.Segments())
 	w.learner.init(a.cfg.StrictICRC)
 	var err error
@@ -212,12 +215,12 @@ func (w *worker) run() {
 	for !w.quit {
 		if w.guardedTurn() > 0 {
 			w.spins = 0
+			shm.SchedYield()
 			continue
 		}
 		w.spins++
 		if w.spins < spinTurns || len(w.waiting) > 0 {
-			runtime.Gosched()
-			shm.SchedYield()
+			w.yielder.Yield()
 			continue
 		}
 		w.sleep()

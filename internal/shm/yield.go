@@ -1,8 +1,35 @@
 package shm
 
-import "golang.org/x/sys/unix"
+import (
+	"runtime"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
 
 // SchedYield offers the CPU to another thread of the host (sched_yield). It
 // goes through the blocking form of a system call: a thread that is not
 // scheduled again at once must not keep a P from the other goroutines.
 func SchedYield() { _, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+
+// goschedEvery is how many yields to the host go with one to the goroutines of
+// the process; our own tuning.
+const goschedEvery = 16
+
+// A Yielder gives the CPU away between the rounds of a poll. runtime.Gosched
+// wakes another thread to look for work, in vain where the process has nothing
+// else to do, and on few cores at the cost of whom the poll waits for. So it is
+// called now and then, and in each round only where the other side of the poll
+// is a goroutine of this process. It may be used by several goroutines.
+type Yielder struct {
+	InProcess bool
+	n         atomic.Uint32
+}
+
+// Yield gives the CPU away once.
+func (y *Yielder) Yield() {
+	if y.InProcess || y.n.Add(1)%goschedEvery == 0 {
+		runtime.Gosched()
+	}
+	SchedYield()
+}

@@ -1,7 +1,6 @@
 package verbs
 
 import (
-	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -19,6 +18,7 @@ type CQ struct {
 	handle uint32
 	cqe    int
 	ch     *CompChannel
+	yield  shm.Yielder
 	polled atomic.Uint64 // completions polled in all; written under mu
 
 	mu     sync.Mutex
@@ -53,13 +53,14 @@ func (d *Device) CreateCQ(cqe int, ch *CompChannel, vector int) (*CQ, error) {
 	if err != nil {
 		return nil, err
 	}
-	seg, err := d.segment(op, rep.Ring, fds)
+	mem, err := d.ringMemory(op, fds, rep.Ring)
 	if err != nil {
 		return nil, err
 	}
 	c := &CQ{dev: d, handle: rep.Handle, cqe: int(rep.CQE), ch: ch, qps: make(map[QPN]*QP)}
+	c.yield.InProcess = d.inProcess
 	c.evc = sync.NewCond(&c.evmu)
-	if c.ring, err = uapi.NewCQConsumer(seg, rep.Ring); err != nil {
+	if c.ring, err = uapi.NewCQConsumer(mem[0], rep.Ring); err != nil {
 		return nil, invalid(op, "%v", err)
 	}
 	d.mu.Lock()
@@ -96,8 +97,7 @@ func (c *CQ) Poll(wcs []WC) (int, error) {
 	}
 	if c.empty++; c.empty >= emptyPolls {
 		c.mu.Unlock()
-		runtime.Gosched()
-		shm.SchedYield()
+		c.yield.Yield()
 		c.mu.Lock()
 	}
 	return 0, nil
