@@ -29,7 +29,7 @@ GOFILES     = git ls-files -co --exclude-standard -- '*.go'
 BE_PKGS     = $(wildcard ./pkg/bth ./pkg/bth/bthlayer ./pkg/mrtable ./pkg/qpstate ./pkg/wq ./pkg/cq ./pkg/transport ./internal/uapi ./internal/cm ./internal/capture)
 LDFLAGS     =
 
-.PHONY: help build demo test race shuffle check lint fmt fmt-check mod-check vet vet-bigendian deps fuzz-smoke interop bench bench-go vuln gen gen-check man cover clean
+.PHONY: help build demo test race matrix shuffle check lint fmt fmt-check mod-check vet vet-bigendian deps fuzz-smoke interop bench bench-go vuln gen gen-check man cover clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
@@ -46,6 +46,18 @@ test: ## run every test; prints what was skipped and why
 race: ## run every test under the race detector (needs a C compiler)
 	@command -v "$$($(GO) env CC)" >/dev/null || { echo "race: the race detector needs a C compiler, and $$($(GO) env CC) is not installed" >&2; exit 1; }
 	@CGO_ENABLED=1 $(TESTCOUNT) -name race -- -race -timeout $(RACETIMEOUT) $(TESTFLAGS) $(PKGS)
+
+# Every cell runs even when an earlier one failed. A test that is about offloads or workers sets its own.
+MATRIX_PKGS = ./pkg/adapter ./internal/nic ./internal/e2e ./internal/perf ./internal/pingpong ./internal/demo
+MATRIX      = on/1 on/3 off/1 off/3
+
+matrix: ## the tests of the whole adapter under -race, with UDP offloads on and off, with 1 and 3 workers
+	@failed=; for cell in $(MATRIX); do \
+		gso=$${cell%/*}; workers=$${cell#*/}; begin=$$(date +%s); \
+		CGO_ENABLED=1 SOFTROCE_TEST_GSO=$$gso SOFTROCE_TEST_WORKERS=$$workers \
+			$(TESTCOUNT) -name matrix-$$gso-$$workers -- -race -timeout $(RACETIMEOUT) $(TESTFLAGS) $(MATRIX_PKGS) || failed="$$failed $$cell"; \
+		echo "matrix: $$cell took $$(($$(date +%s) - begin)) s"; \
+	done; if [ -n "$$failed" ]; then echo "matrix: failed:$$failed" >&2; exit 1; fi
 
 shuffle: ## run every test in random order
 	@$(TESTCOUNT) -name shuffle -- -shuffle=on -timeout $(TIMEOUT) $(TESTFLAGS) $(PKGS)

@@ -27,6 +27,9 @@ type Config struct {
 	// Connected is called with the adapters when the queue pairs are connected,
 	// before anything is sent; nil: not. For tests.
 	Connected func(a, b *adapter.Adapter)
+	// Change is called with each adapter's configuration before it starts; nil:
+	// not. For tests.
+	Change func(*adapter.Config)
 }
 
 // Row is one step's outcome.
@@ -115,6 +118,9 @@ func startSide(cfg *Config, i int) (s *side, err error) {
 	ac := adapter.Config{Name: fmt.Sprintf("demo%d", i), Addrs: []netip.Addr{cfg.Addrs[i]}, Log: cfg.Log}
 	if i == 0 {
 		ac.Capture = cfg.Capture
+	}
+	if cfg.Change != nil {
+		cfg.Change(&ac)
 	}
 	if s.adapter, err = adapter.Start(ac); err != nil {
 		return nil, err

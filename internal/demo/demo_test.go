@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/softroce/softroce/internal/testaddr"
+	"github.com/softroce/softroce/internal/testmatrix"
 	"github.com/softroce/softroce/pkg/adapter"
 )
 
@@ -16,9 +17,16 @@ func addrs(t *testing.T) [2]netip.Addr {
 	return [2]netip.Addr{a[0], a[1]}
 }
 
+// cell sets what the matrix asks for.
+func cell(t *testing.T) func(*adapter.Config) {
+	t.Helper()
+	offload, workers := testmatrix.Offload(t), testmatrix.Workers(t, 0)
+	return func(c *adapter.Config) { c.Offload, c.Workers = offload, workers }
+}
+
 func TestDemo(t *testing.T) {
 	var pcap bytes.Buffer
-	rep, err := Run(context.Background(), Config{Addrs: addrs(t), Capture: &pcap})
+	rep, err := Run(context.Background(), Config{Addrs: addrs(t), Capture: &pcap, Change: cell(t)})
 	if err != nil {
 		t.Fatalf("the demo failed: %v", err)
 	}
@@ -38,7 +46,7 @@ func TestDemo(t *testing.T) {
 // The two adapters share nothing but the wire: without it, nothing arrives.
 func TestDemoNeedsTheWire(t *testing.T) {
 	_, err := Run(context.Background(), Config{
-		Addrs: addrs(t),
+		Addrs: addrs(t), Change: cell(t),
 		Connected: func(_, b *adapter.Adapter) {
 			if err := b.CloseSockets(); err != nil {
 				t.Errorf("close the second adapter's sockets: %v", err)

@@ -24,7 +24,7 @@ func TestDemoTshark(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := Run(context.Background(), Config{Addrs: addrs(t), Capture: f}); err != nil {
+	if _, err := Run(context.Background(), Config{Addrs: addrs(t), Capture: f, Change: cell(t)}); err != nil {
 		t.Fatal(err)
 	}
 	packets := decodeAll(t, file)

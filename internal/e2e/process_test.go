@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/softroce/softroce/internal/testmatrix"
 )
 
 // limit ends waits of a test that hangs; nothing is measured by it.
@@ -54,7 +56,11 @@ type daemon struct {
 func startDaemon(t *testing.T, addr netip.Addr, socket string, more ...string) *daemon {
 	t.Helper()
 	d := &daemon{t: t, addr: addr, socket: socket, log: &lockedBuffer{}}
-	args := append([]string{"daemon", "--addr", addr.String(), "--socket", socket, "--metrics", addr.String() + ":0"}, more...)
+	args := []string{
+		"daemon", "--addr", addr.String(), "--socket", socket, "--metrics", addr.String() + ":0",
+		"--gso", testmatrix.Offload(t).String(), "--workers", strconv.Itoa(testmatrix.Workers(t, 0)),
+	}
+	args = append(args, more...)
 	d.cmd = exec.Command(binaries.softroce, args...)
 	d.cmd.Stderr = d.log
 	if err := d.cmd.Start(); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/softroce/softroce/internal/testmatrix"
 	"github.com/softroce/softroce/internal/testnet"
 	"github.com/softroce/softroce/pkg/adapter"
 	"github.com/softroce/softroce/pkg/bth"
@@ -24,8 +25,10 @@ const (
 // writes whole IP packets and sees whole IP packets.
 type stranger struct {
 	t        *testing.T
+	host     *testnet.Host // of the adapter
 	out, in  int
 	src, dst netip.Addr
+	lastID   uint16 // identification of the last packet that came
 }
 
 func newStranger(t *testing.T, h *testnet.Host, dst netip.Addr) *stranger {
@@ -89,7 +92,8 @@ func (s *stranger) send(p []byte) {
 }
 
 // recv is the next packet from the adapter. Its ICRC is right for the IP header
-// that was on the wire, whose identification is 0 and which may not be cut.
+// that was on the wire, which may not be cut and whose identification is 0 or,
+// for the next of a segmented send, one more than the last.
 func (s *stranger) recv() (pkt bth.Packet) {
 	s.t.Helper()
 	for {
@@ -112,9 +116,11 @@ func (s *stranger) recv() (pkt bth.Packet) {
 		if err != nil || want != got {
 			s.t.Errorf("packet % x: ICRC %08x, want %08x, %v", p[:40], got, want, err)
 		}
-		if id, frag := binary.BigEndian.Uint16(p[4:]), binary.BigEndian.Uint16(p[6:]); id != 0 || frag != 0x4000 {
-			s.t.Errorf("identification %d, flags and offset %#04x, want 0 and DF alone", id, frag)
+		id, frag := binary.BigEndian.Uint16(p[4:]), binary.BigEndian.Uint16(p[6:])
+		if id != 0 && id != s.lastID+1 || frag != 0x4000 {
+			s.t.Errorf("identification %d after %d, flags and offset %#04x, want 0 or the next, and DF alone", id, s.lastID, frag)
 		}
+		s.lastID = id
 		if err := pkt.Parse(p[28:n]); err != nil {
 			s.t.Fatal(err)
 		}
@@ -137,7 +143,9 @@ func wirePair(t *testing.T) (*end, *stranger) {
 	x, y := testnet.Pair(t, 0)
 	var a *adapter.Adapter
 	err := x.Do(func() (err error) {
-		a, err = adapter.Start(adapter.Config{Addrs: []netip.Addr{x.Addr4}})
+		a, err = adapter.Start(adapter.Config{
+			Addrs: []netip.Addr{x.Addr4}, Workers: testmatrix.Workers(t, 0), Offload: testmatrix.Offload(t),
+		})
 		return err
 	})
 	if err != nil {
@@ -157,7 +165,9 @@ func wirePair(t *testing.T) (*end, *stranger) {
 	if err := c.qp.ConnectRC(peer, verbs.RCConfig{PSN: c.id.PSN, Timeout: 20}); err != nil {
 		t.Fatal(err)
 	}
-	return c, newStranger(t, y, x.Addr4)
+	s := newStranger(t, y, x.Addr4)
+	s.host = x
+	return c, s
 }
 
 // A peer's identifications, which a UDP socket does not show, are learned from
@@ -198,10 +208,13 @@ func TestIdentificationOfAPeerIsLearned(t *testing.T) {
 	}
 }
 
-// What an adapter sends has identification 0 and an ICRC that is right for it,
-// each packet of a long message and each acknowledgement alike.
+// What an adapter sends has an identification as documented and an ICRC that is
+// right for it, each packet of a long message and each acknowledgement alike.
+// The link's device cuts no segmented sends, so that the packets are on the link
+// one by one.
 func TestPacketsOnTheWireAreRight(t *testing.T) {
 	c, s := wirePair(t)
+	s.host.SetFeature(t, testnet.CutsUDP, false)
 	const size = 4000
 	_, err := c.qp.PostSend(verbs.SendWR{
 		WRID: 1, Opcode: verbs.WRRDMAWrite, Flags: verbs.SendSignaled,

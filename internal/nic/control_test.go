@@ -342,7 +342,7 @@ func TestCreateBadInput(t *testing.T) {
 	}{
 		{"cqe 0", uapi.OpCreateCQ, &uapi.CreateCQRequest{}, syscall.EINVAL, []string{"cqe 0", "max_cqe 1024"}},
 		{"cqe over", uapi.OpCreateCQ, &uapi.CreateCQRequest{CQE: 1025}, syscall.EINVAL, []string{"cqe 1025", "max_cqe 1024"}},
-		{"vector", uapi.OpCreateCQ, &uapi.CreateCQRequest{CQE: 1, Vector: 2}, syscall.EINVAL, []string{"comp_vector 2"}},
+		{"vector", uapi.OpCreateCQ, &uapi.CreateCQRequest{CQE: 1, Vector: uint32(len(a.workers))}, syscall.EINVAL, []string{fmt.Sprint("comp_vector ", len(a.workers))}},
 		{"channel", uapi.OpCreateCQ, &uapi.CreateCQRequest{CQE: 1, Channel: 5}, syscall.EINVAL, []string{"completion channel", "5"}},
 		{"type UD", uapi.OpCreateQP, qp(func(m *uapi.CreateQPRequest) { m.Type = qpstate.UD }), syscall.EOPNOTSUPP, []string{"qp_type UD"}},
 		{"type nonsense", uapi.OpCreateQP, qp(func(m *uapi.CreateQPRequest) { m.Type = 77 }), syscall.EOPNOTSUPP, []string{"qp_type"}},

@@ -11,13 +11,16 @@ import (
 
 	"github.com/softroce/softroce/internal/shm"
 	"github.com/softroce/softroce/internal/testaddr"
+	"github.com/softroce/softroce/internal/testmatrix"
 	"github.com/softroce/softroce/pkg/verbs"
 )
 
 // startAdapter starts an adapter on addresses of its own.
 func startAdapter(t testing.TB, change func(*Config)) *Adapter {
 	t.Helper()
-	cfg := Config{Addrs: testaddr.Take(t, 1), Workers: 2, RecvBuffer: 212992}
+	cfg := Config{
+		Addrs: testaddr.Take(t, 1), Workers: testmatrix.Workers(t, 2), RecvBuffer: 212992, Offload: testmatrix.Offload(t),
+	}
 	if testing.Verbose() {
 		cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}

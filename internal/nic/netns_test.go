@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/softroce/softroce/internal/testmatrix"
 	"github.com/softroce/softroce/internal/testnet"
 	"github.com/softroce/softroce/internal/uapi"
 	"github.com/softroce/softroce/pkg/bth"
@@ -21,7 +22,9 @@ func TestF41EachIndexOfAnInterface(t *testing.T) {
 	start := func(h *testnet.Host) (a *Adapter) {
 		t.Helper()
 		err := h.Do(func() (err error) {
-			a, err = New(Config{Interface: testnet.Iface, Workers: 1, RecvBuffer: 212992})
+			a, err = New(Config{
+				Interface: testnet.Iface, Workers: testmatrix.Workers(t, 1), RecvBuffer: 212992, Offload: testmatrix.Offload(t),
+			})
 			return err
 		})
 		if err != nil {
@@ -108,7 +111,9 @@ func TestPathMTUOverTheLink(t *testing.T) {
 	host, _ := testnet.Pair(t, 1500)
 	var a *Adapter
 	err := host.Do(func() (err error) {
-		a, err = New(Config{Interface: testnet.Iface, Workers: 1, RecvBuffer: 212992})
+		a, err = New(Config{
+			Interface: testnet.Iface, Workers: testmatrix.Workers(t, 1), RecvBuffer: 212992, Offload: testmatrix.Offload(t),
+		})
 		return err
 	})
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/softroce/softroce/internal/testaddr"
+	"github.com/softroce/softroce/internal/testmatrix"
 	"github.com/softroce/softroce/pkg/adapter"
 	"github.com/softroce/softroce/pkg/verbs"
 )
@@ -21,7 +22,9 @@ func devices(t *testing.T, n int) []*verbs.Device {
 	t.Helper()
 	var devs []*verbs.Device
 	for _, a := range testaddr.Take(t, n) {
-		ad, err := adapter.Start(adapter.Config{Addrs: []netip.Addr{a}, Workers: 1})
+		ad, err := adapter.Start(adapter.Config{
+			Addrs: []netip.Addr{a}, Workers: testmatrix.Workers(t, 1), Offload: testmatrix.Offload(t),
+		})
 		if err != nil {
 			t.Fatalf("start an adapter on %v: %v", a, err)
 		}

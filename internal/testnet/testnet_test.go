@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestPairCarriesPacketsBothFamilies(t *testing.T) {
@@ -120,5 +122,59 @@ func TestSweepRemovesADeadProcessesNamespace(t *testing.T) {
 	if _, err := os.Stat(stale); !os.IsNotExist(err) {
 		t.Errorf("%s is still there: %v", stale, err)
 		_ = removeNamespace(stale)
+	}
+}
+
+// Without the feature the kernel cuts a segmented send before the link; with it
+// the send comes over in one piece, into a socket that takes it so.
+func TestSetFeatureDecidesWhoCuts(t *testing.T) {
+	a, b := Pair(t, 0)
+	var in, out int
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	socket := func(h *Host, fd *int) {
+		t.Helper()
+		must(h.Do(func() (err error) {
+			*fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+			return err
+		}))
+		t.Cleanup(func() { unix.Close(*fd) })
+	}
+	socket(b, &in)
+	socket(a, &out)
+	if err := unix.SetsockoptInt(in, unix.IPPROTO_UDP, unix.UDP_GRO, 1); err != nil {
+		t.Skipf("this kernel merges no datagrams: %v", err)
+	}
+	if err := unix.SetsockoptInt(out, unix.IPPROTO_UDP, unix.UDP_SEGMENT, 100); err != nil {
+		t.Skipf("this kernel cuts no datagrams: %v", err)
+	}
+	to := &unix.SockaddrInet4{Port: 4000, Addr: b.Addr4.As4()}
+	must(unix.Bind(in, to))
+	for _, c := range []struct {
+		cuts bool
+		want int // bytes of the first piece to come
+	}{{true, 300}, {false, 100}, {true, 300}} {
+		a.SetFeature(t, CutsUDP, c.cuts)
+		must(unix.Sendto(out, make([]byte, 300), 0, to))
+		buf := make([]byte, 1000)
+		for got := 0; got < 300; {
+			p := []unix.PollFd{{Fd: int32(in), Events: unix.POLLIN}}
+			if n, err := unix.Poll(p, 20000); n != 1 && err != unix.EINTR {
+				t.Fatalf("device cuts %v: %d of 300 bytes came", c.cuts, got)
+			}
+			n, _, err := unix.Recvfrom(in, buf, unix.MSG_DONTWAIT)
+			if err == unix.EAGAIN || err == unix.EINTR {
+				continue
+			}
+			must(err)
+			if n != c.want {
+				t.Errorf("device cuts %v: a piece of %d bytes, want %d", c.cuts, n, c.want)
+			}
+			got += n
+		}
 	}
 }

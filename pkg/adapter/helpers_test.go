@@ -11,6 +11,7 @@ import (
 
 	"github.com/softroce/softroce/internal/nic"
 	"github.com/softroce/softroce/internal/testaddr"
+	"github.com/softroce/softroce/internal/testmatrix"
 	"github.com/softroce/softroce/pkg/adapter"
 	"github.com/softroce/softroce/pkg/verbs"
 )
@@ -93,7 +94,9 @@ func start(t testing.TB, change func(*adapter.Config)) *host {
 func tryStart(t testing.TB, change func(*adapter.Config)) (*host, error) {
 	t.Helper()
 	h := &host{log: &logBuffer{}}
-	cfg := adapter.Config{Workers: 2, RecvBuffer: rcvbuf, Log: h.log.logger()}
+	cfg := adapter.Config{
+		Workers: testmatrix.Workers(t, 2), RecvBuffer: rcvbuf, Offload: testmatrix.Offload(t), Log: h.log.logger(),
+	}
 	if change != nil {
 		change(&cfg)
 	}

@@ -36,10 +36,11 @@ const (
 	// SendSlot with another value costs a control message.
 	DefaultTTL = 64
 	// MaxSegments is how many datagrams one SendSlot holds at most: what every
-	// kernel with UDP_SEGMENT takes. MaxSegmented is how many bytes: what an
-	// IPv4 datagram has room for.
+	// kernel with UDP_SEGMENT takes. MaxSegmented is how many bytes: what a
+	// device takes in one piece with its Ethernet, IPv6 and UDP headers. The
+	// kernel takes a little more, and then cuts it itself.
 	MaxSegments  = 64
-	MaxSegmented = 65535 - 20 - 8
+	MaxSegmented = 65535 - 14 - 40 - 8
 
 	// offloadBuffer is the room for one receive-offload buffer, and
 	// offloadBatch how many a system call fills at most: together they should

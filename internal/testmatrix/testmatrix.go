@@ -1,0 +1,49 @@
+// Package testmatrix says in which cell of the matrix a run of the tests is:
+// with or without the kernel's UDP offloads, with one worker or several. `make
+// matrix` sets it by the environment. It owns the two variables and nothing
+// else; a test that is about one of the two sets its own value.
+package testmatrix
+
+import (
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/softroce/softroce/pkg/udp4791"
+)
+
+// The variables: auto, on or off, and a number.
+const (
+	EnvGSO     = "SOFTROCE_TEST_GSO"
+	EnvWorkers = "SOFTROCE_TEST_WORKERS"
+)
+
+// Offload is what the adapters of a test are to use; OffloadAuto unless the
+// environment says otherwise.
+func Offload(t testing.TB) udp4791.Offload {
+	t.Helper()
+	s := os.Getenv(EnvGSO)
+	if s == "" {
+		return udp4791.OffloadAuto
+	}
+	o, err := udp4791.ParseOffload(s)
+	if err != nil {
+		t.Fatalf("testmatrix: %s: %v", EnvGSO, err)
+	}
+	return o
+}
+
+// Workers is how many workers the adapters of a test are to have; otherwise
+// unless the environment says so.
+func Workers(t testing.TB, otherwise int) int {
+	t.Helper()
+	s := os.Getenv(EnvWorkers)
+	if s == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > udp4791.MaxWorkers {
+		t.Fatalf("testmatrix: %s is %q, want 1 to %d", EnvWorkers, s, udp4791.MaxWorkers)
+	}
+	return n
+}
