@@ -17,8 +17,11 @@ RACETIMEOUT ?= 20m
 # Benchmarks that `make bench` runs, and how often each.
 BENCH      ?= .
 BENCHCOUNT ?= 1
-# Rounds of `make bench`.
-ROUNDS     ?= 5
+# `make bench QUICK=1` measures what the targets are about and only prints; ROUNDS of the run, 5 or then 3.
+QUICK      ?=
+ROUNDS     ?= $(if $(QUICK),3,5)
+# Further flags of `make bench`: BENCHFLAGS="-reference '4096=PROGRAM ARGUMENTS'" (a floor's figure in GB/s)
+BENCHFLAGS ?=
 # When set, test runs append their counts to this file, one line a run (.ci/run adds them up; interop may, too).
 COUNTFILE  ?=
 
@@ -118,8 +121,9 @@ interop: ## the lab: kernel rdma_rxe in a QEMU guest against softroce (root; ins
 	@if [ ! -x conformance/interop/run.sh ]; then echo "interop: conformance/interop/run.sh is not there" >&2; exit 1; fi
 	@COUNTFILE='$(COUNTFILE)' conformance/interop/run.sh
 
-bench: ## measure beside raw UDP and TCP, write the table of docs/performance.md (ROUNDS=5; root for the veth part)
-	$(GO) test -run '^$$' -bench '^BenchmarkTable$$' -benchtime 1x -timeout 60m ./internal/bench -rounds $(ROUNDS) -out $(CURDIR)/docs/performance.md
+bench: ## measure beside raw UDP, TCP and memcpy, write docs/performance.md (QUICK=1: targets only, prints)
+	@command -v iperf3 >/dev/null || { echo "bench: iperf3 is not installed; on Debian: apt-get install iperf3" >&2; exit 1; }
+	$(GO) test -run '^$$' -bench '^BenchmarkTable$$' -benchtime 1x -timeout 60m ./internal/bench -rounds $(ROUNDS) $(if $(QUICK),-quick,-docs $(CURDIR)/docs) $(BENCHFLAGS)
 
 bench-go: ## run the Go benchmarks of every package
 	$(GO) test -run '^$$' -bench '$(BENCH)' -skip '^BenchmarkTable$$' -benchmem -count $(BENCHCOUNT) -timeout 60m $(PKGS)

@@ -232,7 +232,7 @@ var rules = []rule{
 	},
 	{
 		path: "internal/bench", is: "softroce beside what limits it, in one interleaved run", never: "a figure of its own making",
-		may: join(public, []string{"internal/perf", "internal/testnet", "internal/rawudp", "pkg/udp4791", netlink, netns}), testsMay: edgeTests, unix: true,
+		may: join(public, []string{"internal/perf", "internal/testnet", "internal/rawudp", netlink, netns}), testsMay: edgeTests, unix: true,
 	},
 	{
 		path: "cmd/softroce/...", is: "flags, signals, output", never: "logic worth a test of its own",

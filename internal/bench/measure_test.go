@@ -1,244 +1,330 @@
 package bench
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/netip"
+	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/softroce/softroce/internal/testnet"
-	"github.com/softroce/softroce/pkg/udp4791"
+	"github.com/softroce/softroce/internal/rawudp"
+	"github.com/softroce/softroce/pkg/verbs"
 )
 
-// host is where one side runs: an address, in a namespace or here.
-type host struct {
-	addr netip.Addr
-	ns   *testnet.Host // nil: this namespace
-}
-
-// in runs f in the host's namespace.
-func (h host) in(f func() error) error {
-	if h.ns == nil {
-		return f()
-	}
-	return h.ns.Do(f)
-}
-
-// Sizes of the run.
+// How long single things are measured.
 const (
-	floorPackets = 60_000
-	tcpBytes     = 512 << 20
-	patience     = 60 * time.Second
+	floorTime   = 400 * time.Millisecond
+	shortTime   = 250 * time.Millisecond
+	perfSeconds = "0.5"
+	sweepSecs   = "0.3"
+	besideSecs  = "1"
+	idleTime    = 3 * time.Second
+	idleQPs     = 10_000
 )
 
-// measure does everything once between two hosts.
-func measure(b *testing.B, tab *Table, bin, path string, x, y host) {
-	b.Helper()
-	const floor, tcp, ping = "raw UDP, 4096-byte packets", "kernel TCP, 1 MiB writes", "raw UDP ping-pong, polling"
-	gbs := func(name, base string, must, v float64) {
-		tab.Add(Row{Name: name, Path: path, Unit: "GB/s", Base: base, Must: must}, v)
-	}
-	bw, rtt := floors(b, x, y)
-	gbs(floor, "", 0, bw)
-	tab.Add(Row{Name: ping, Path: path, Unit: "us round trip"}, rtt)
-	gbs(tcp, "", 0, tcpStream(b, x, y))
-	p := startPair(b, bin, x, y)
-	defer p.stop()
-	gbs("WRITE 64 KiB", floor, mustWrite, p.bandwidth("write", 65536, 4000))
-	gbs("READ 64 KiB", floor, 0, p.bandwidth("read", 65536, 2000))
-	gbs("SEND 64 KiB", floor, 0, p.bandwidth("send", 65536, 2000))
-	gbs("WRITE 1 MiB", floor, 0, p.bandwidth("write", 1<<20, 300))
-	gbs("WRITE 1 MiB against TCP", tcp, 0, p.bandwidth("write", 1<<20, 300))
-	tab.Add(Row{Name: "WRITE 8 bytes, polling", Path: path, Unit: "us round trip", Base: ping}, 2*p.latency("write", 8, 3000))
-	tab.Add(Row{Name: "SEND 8 bytes, polling", Path: path, Unit: "us round trip", Base: ping}, 2*p.latency("send", 8, 3000))
+// run is the whole benchmark.
+type run struct {
+	b    *testing.B
+	tab  Table
+	s    *starter
+	bin  string
+	iper string // path of iperf3
+	rng  *rand.Rand
+	// apart is where reference programs run.
+	apart host
 }
 
-// floors gives raw bandwidth in GB/s and the raw round trip in microseconds.
-func floors(b *testing.B, x, y host) (gbs, us float64) {
-	b.Helper()
-	open := func(h host) (g *udp4791.Group) {
-		err := h.in(func() (err error) {
-			g, err = udp4791.Open(udp4791.Config{Addrs: []netip.Addr{h.addr}, Workers: 1})
-			return err
+// add takes a figure in, or fails the benchmark and goes on.
+func (r *run) add(row Row, v float64, err error) {
+	if err != nil {
+		r.b.Errorf("%s: %s: %v", row.Path, row.Name, err)
+		return
+	}
+	r.tab.Add(row, v)
+}
+
+// shuffled makes steps in an order of the round's own.
+func (r *run) shuffled(steps []func()) {
+	r.rng.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
+	for _, f := range steps {
+		f()
+	}
+}
+
+// with runs steps while adapters serve two hosts.
+func (r *run) with(x, y host, steps func(d *daemons) []func()) {
+	d, err := startDaemons(r.s, r.bin, x, y)
+	if err != nil {
+		r.b.Errorf("daemons: %v", err)
+		return
+	}
+	defer d.stop()
+	r.shuffled(steps(d))
+}
+
+// stream measures a floor with segmentation offload, in GB/s of payload.
+func (r *run) stream(x, y host, row Row, rx rawudp.Receiver, size, around int) func() {
+	return func() {
+		res, err := rawudp.Stream(rawudp.Config{Tx: x.side(), Rx: y.side(), Size: size + around, Receiver: rx, Duration: floorTime})
+		row.Unit = GBs
+		r.add(row, res.Rate()*float64(size)/1e9, err)
+	}
+}
+
+// floors are both receivers' on a path.
+func (r *run) floors(x, y host, path string, mtu int) []func() {
+	names := Raw(path)
+	return []func(){
+		r.stream(x, y, Row{Ref: names[0]}, rawudp.Recvmsg, mtu, middleBytes),
+		r.stream(x, y, Row{Ref: names[1]}, rawudp.Recvmmsg, mtu, middleBytes),
+	}
+}
+
+// batches measures datagrams by sendmmsg, in millions a second.
+func (r *run) batches(x, y host, path string, size int) func() {
+	return func() {
+		res, err := rawudp.Batches(rawudp.Config{Tx: x.side(), Rx: y.side(), Size: size, Duration: floorTime})
+		r.add(Row{Ref: Ref{path, RawBatches}, Unit: Rate}, res.Rate()/1e6, err)
+	}
+}
+
+// rawTrips measures a floor's round trip of a message of size bytes.
+func (r *run) rawTrips(x, y host, name string, size int, block, unpinned bool) func() {
+	return func() {
+		c := rawudp.Config{Tx: x.side(), Rx: y.side(), Size: size + onlyBytes, Block: block, Unpinned: unpinned, Duration: shortTime}
+		res, err := rawudp.PingPong(c)
+		r.add(Row{Ref: Ref{Trips, name}, Unit: Micros, Size: size}, float64(res.Median.Nanoseconds())/1e3, err)
+	}
+}
+
+func (r *run) memcpy() {
+	v, err := rawudp.Memcpy(64<<20, shortTime)
+	r.add(Row{Ref: Ref{Memory, MemcpyName}, Unit: GBs, Size: 64 << 20}, v/1e9, err)
+}
+
+// tcp measures kernel TCP with writes of size bytes.
+func (r *run) tcp(x, y host, path string, size int) func() {
+	return func() {
+		v, err := r.iperf(x, y, size)
+		r.add(Row{Ref: Ref{path, TCPName + SizeName(size)}, Unit: GBs, Size: size}, v, err)
+	}
+}
+
+func (r *run) iperf(x, y host, size int) (float64, error) {
+	port, err := freePort()
+	if err != nil {
+		return 0, err
+	}
+	server, err := r.s.start(y, r.iper, "-s", "-1", "-p", port, "-B", y.addr.String())
+	if err != nil {
+		return 0, err
+	}
+	defer server.stop()
+	for end := time.Now().Add(patience); ; {
+		client, err := r.s.start(x, r.iper, "-c", y.addr.String(), "-p", port, "-t", "1", "-l", fmt.Sprint(size), "-J")
+		if err != nil {
+			return 0, err
+		}
+		failed := client.wait()
+		v, err := ParseIperf(client.out.Bytes())
+		if errors.Is(err, ErrNoServer) && time.Now().Before(end) {
+			continue
+		}
+		if err == nil {
+			err = failed
+		}
+		return v, err
+	}
+}
+
+// refer runs the reference programs of a floor, each in a namespace of its own:
+// it may want the adapters' port.
+func (r *run) refer(path string) (steps []func()) {
+	for i, command := range references[path] {
+		steps = append(steps, func() {
+			p, err := r.s.start(r.apart, "sh", "-c", command)
+			if err == nil {
+				err = p.wait()
+			}
+			var v float64
+			if err == nil {
+				v, err = ParseReference(p.out.Bytes())
+			}
+			r.add(Row{Ref: Reference(path, i+1), Unit: GBs}, v, err)
+		})
+	}
+	return steps
+}
+
+// stress is one run of the perf command for bandwidth.
+type stress struct {
+	path    string
+	op      string // WRITE, READ, SEND
+	size    int
+	mtu     int
+	special string
+	seconds string
+	base    []Ref
+	args    []string
+}
+
+// verb is the perf command's word for an operation.
+var verb = map[string]string{"WRITE": "write", "READ": "read", "SEND": "send", "FETCH_AND_ADD": "atomic"}
+
+// bandwidth measures in GB/s.
+func (r *run) bandwidth(d *daemons, s stress) func() {
+	return func() {
+		p, err := d.stream(s)
+		r.add(Row{Ref: Ref{s.path, Message(s.op, s.size, s.special)}, Unit: GBs, Size: s.size, Base: s.base}, p.GBs, err)
+	}
+}
+
+// rate measures in millions of messages a second.
+func (r *run) rate(d *daemons, s stress) func() {
+	return func() {
+		p, err := d.stream(s)
+		r.add(Row{Ref: Ref{s.path, Message(s.op, s.size, s.special)}, Unit: Rate, Base: s.base}, p.Millions, err)
+	}
+}
+
+// stream runs the perf command. What is in flight is bounded in bytes, too:
+// the end of a run waits for it.
+func (d *daemons) stream(s stress) (Perf, error) {
+	args := append([]string{"--bw", "-D", s.seconds, "-m", fmt.Sprint(s.mtu)}, s.args...)
+	if s.op != "FETCH_AND_ADD" {
+		args = append(args, "-s", fmt.Sprint(s.size))
+	}
+	if s.size >= mib && len(s.args) == 0 {
+		args = append(args, "-t", "16")
+	}
+	return d.perf(verb[s.op], args...)
+}
+
+// trips measures round trips. The perf command gives half of those of WRITE
+// and SEND.
+func (r *run) trips(d *daemons, path, op string, size int, special string, base []Ref, args ...string) func() {
+	return func() {
+		parts := 2.0
+		if op != "WRITE" && op != "SEND" {
+			parts = 1
+		}
+		args := append([]string{"--lat", "-D", sweepSecs}, args...)
+		if op != "FETCH_AND_ADD" {
+			args = append(args, "-s", fmt.Sprint(size))
+		}
+		p, err := d.perf(verb[op], args...)
+		r.add(Row{Ref: Ref{path, Message(op, size, special)}, Unit: Micros, Size: size, Base: base}, parts*p.Median, err)
+	}
+}
+
+// beside measures the slowest hundredth of round trips, alone and while other
+// programs write in bulk between the same adapters.
+func (r *run) beside(d *daemons) func() {
+	return func() {
+		ping := func(name string) {
+			p, err := d.perf("write", "--lat", "-D", besideSecs, "-s", "8")
+			r.add(Row{Ref: Ref{Beside, name}, Unit: P99, Base: []Ref{{Beside, BesideAlone}}}, 2*p.P99, err)
+		}
+		ping(BesideAlone)
+		client, server, err := d.begin("write", "--bw", "-e", "-s", fmt.Sprint(kib64), "-D", "30")
+		if err != nil {
+			r.b.Errorf("bulk writer: %v", err)
+			return
+		}
+		defer server.stop()
+		defer client.stop()
+		ping(BesideBulk)
+		select {
+		case <-client.done:
+			r.b.Errorf("bulk writer: it ended too early: %v: %s", client.err, client.errs.Bytes())
+		default:
+		}
+	}
+}
+
+// idle measures the CPU time of a daemon whose only program holds connected
+// queue pairs and does nothing.
+func (r *run) idle(h host) {
+	d, err := startDaemons(r.s, r.bin, h, h)
+	if err != nil {
+		r.b.Errorf("daemon: %v", err)
+		return
+	}
+	defer d.stop()
+	v, err := d.cpuWith(idleQPs)
+	r.add(Row{Ref: Ref{Idle, IdleName}, Unit: PerCent}, v, err)
+}
+
+func (d *daemons) cpuWith(n int) (float64, error) {
+	dev, err := verbs.Open(&verbs.Options{Socket: d.sockets[0]})
+	if err != nil {
+		return 0, err
+	}
+	defer dev.Close()
+	if err := connectQPs(dev, n); err != nil {
+		return 0, err
+	}
+	pid := d.procs[0].cmd.Process.Pid
+	<-time.After(time.Second) // it comes to rest
+	before, err := ranFor(pid)
+	if err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	<-time.After(idleTime)
+	after, err := ranFor(pid)
+	return 100 * float64(after-before) / float64(time.Since(start).Nanoseconds()), err
+}
+
+// connectQPs makes queue pairs, two and two connected to each other.
+func connectQPs(dev *verbs.Device, n int) error {
+	pd, err := dev.AllocPD()
+	if err != nil {
+		return err
+	}
+	cq, err := dev.CreateCQ(16, nil, 0)
+	if err != nil {
+		return err
+	}
+	gid, err := dev.QueryGID(0)
+	if err != nil {
+		return err
+	}
+	qps := make([]*verbs.QP, n)
+	for i := range qps {
+		qps[i], err = pd.CreateQP(&verbs.QPInitAttr{
+			Type: verbs.RC, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1},
 		})
 		if err != nil {
-			b.Fatalf("floor: %v", err)
+			return fmt.Errorf("queue pair %d of %d: %w", i+1, n, err)
 		}
-		return g
 	}
-	tx, rx := open(x), open(y)
-	defer func() { _ = errors.Join(tx.Close(), rx.Close()) }() // sockets only
-	r, err := udp4791.Floor(tx, rx, udp4791.FloorConfig{Packets: floorPackets})
-	if err != nil {
-		b.Fatalf("floor: %v", err)
+	for i, qp := range qps {
+		if err := qp.ConnectRC(verbs.RCPeer{QPN: qps[i^1].Num(), GID: gid}, verbs.RCConfig{}); err != nil {
+			return fmt.Errorf("connect queue pair %d of %d: %w", i+1, n, err)
+		}
 	}
-	pp, err := udp4791.FloorPingPong(tx, rx, udp4791.FloorConfig{Packets: 5000, Size: 48})
-	if err != nil {
-		b.Fatalf("floor ping-pong: %v", err)
-	}
-	payload := float64(r.Packets) * 4096
-	return payload / r.Elapsed.Seconds() / 1e9, float64(pp.Median.Nanoseconds()) / 1e3
+	return nil
 }
 
-// tcpStream gives what one kernel TCP connection carries in GB/s.
-func tcpStream(b *testing.B, x, y host) float64 {
-	b.Helper()
-	var l net.Listener
-	err := y.in(func() (err error) {
-		l, err = net.Listen("tcp", netip.AddrPortFrom(y.addr, 0).String())
-		return err
-	})
-	if err != nil {
-		b.Fatalf("tcp: %v", err)
+// ranFor is the CPU time of a process's threads in nanoseconds.
+func ranFor(pid int) (sum int64, err error) {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	if err == nil && len(files) == 0 {
+		err = fmt.Errorf("process %d is gone, or the kernel keeps no schedstat", pid)
 	}
-	defer l.Close()
-	var c net.Conn
-	if err := x.in(func() (err error) { c, err = net.Dial("tcp", l.Addr().String()); return err }); err != nil {
-		b.Fatalf("tcp: %v", err)
-	}
-	done := make(chan error, 1)
-	go func() {
-		s, err := l.Accept()
-		if err == nil {
-			buf := make([]byte, 1<<20)
-			for err == nil {
-				_, err = s.Read(buf)
-			}
-			_ = s.Close() // read to its end
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			return 0, err
 		}
-		done <- err
-	}()
-	buf := make([]byte, 1<<20)
-	start := time.Now()
-	for range tcpBytes / len(buf) {
-		if _, err := c.Write(buf); err != nil {
-			b.Fatalf("tcp: %v", err)
+		ns, err := ParseSchedstat(text)
+		if err != nil {
+			return 0, err
 		}
+		sum += ns
 	}
-	_ = c.Close() // the reader sees the end
-	if err := <-done; !errors.Is(err, io.EOF) {
-		b.Fatalf("tcp: %v", err)
-	}
-	return tcpBytes / time.Since(start).Seconds() / 1e9
-}
-
-// pair is two daemons.
-type pair struct {
-	b       *testing.B
-	bin     string
-	x, y    host
-	sockets [2]string
-	daemons [2]*exec.Cmd
-	port    int
-}
-
-func startPair(b *testing.B, bin string, x, y host) *pair {
-	b.Helper()
-	dir, err := os.MkdirTemp("", "bench") //nolint:usetesting // b.TempDir's path is too long for a socket (2026-11)
-	if err != nil {
-		b.Fatal(err)
-	}
-	p := &pair{b: b, bin: bin, x: x, y: y, port: 18600}
-	b.Cleanup(func() { p.stop(); _ = os.RemoveAll(dir) })
-	for i, h := range []host{x, y} {
-		p.sockets[i] = filepath.Join(dir, fmt.Sprint(i))
-		cmd := exec.Command(bin, "daemon", "--addr", h.addr.String(), "--socket", p.sockets[i], "--log-level", "warn")
-		cmd.Stderr = os.Stderr
-		if err := h.in(cmd.Start); err != nil {
-			b.Fatal(err)
-		}
-		p.daemons[i] = cmd
-		end := time.Now().Add(patience)
-		for {
-			if _, err := os.Stat(p.sockets[i]); err == nil {
-				break
-			}
-			if time.Now().After(end) {
-				b.Fatal("the daemon does not serve")
-			}
-			<-time.After(5 * time.Millisecond)
-		}
-	}
-	return p
-}
-
-func (p *pair) stop() {
-	for i, d := range p.daemons {
-		if d != nil {
-			_ = d.Process.Signal(syscall.SIGTERM) // it may have ended
-			_ = d.Wait()                          // its log has said why
-			p.daemons[i] = nil
-		}
-	}
-}
-
-// perfReport is what the perf command's --json gives of a row.
-type perfReport struct {
-	Rows []struct {
-		Bandwidth struct {
-			Average float64 `json:"average_mib_per_sec"`
-		} `json:"bandwidth"`
-		Latency struct {
-			Typical float64 `json:"t_typical_usec"`
-		} `json:"latency"`
-	} `json:"rows"`
-}
-
-// bandwidth gives one run's average in GB/s.
-func (p *pair) bandwidth(op string, size, iters int) float64 {
-	r := p.perf(op, "--bw", "-s", fmt.Sprint(size), "-n", fmt.Sprint(iters))
-	return r.Rows[0].Bandwidth.Average * (1 << 20) / 1e9
-}
-
-// latency gives the typical half round trip in microseconds.
-func (p *pair) latency(op string, size, iters int) float64 {
-	return p.perf(op, "--lat", "-s", fmt.Sprint(size), "-n", fmt.Sprint(iters)).Rows[0].Latency.Typical
-}
-
-// perf runs server and client programs.
-func (p *pair) perf(op string, args ...string) (r perfReport) {
-	p.b.Helper()
-	p.port++
-	common := append([]string{"perf", op, "-p", fmt.Sprint(p.port), "-m", "4096"}, args...)
-	server := exec.Command(p.bin, append(common, "--socket", p.sockets[1])...)
-	server.Stderr = os.Stderr
-	if err := p.y.in(server.Start); err != nil {
-		p.b.Fatal(err)
-	}
-	// The client is tried until the server listens.
-	end := time.Now().Add(patience)
-	for {
-		var stdout, stderr bytes.Buffer
-		client := exec.Command(p.bin, append(common, "--socket", p.sockets[0], "--json", p.y.addr.String())...)
-		client.Stdout, client.Stderr = &stdout, &stderr
-		err := p.x.in(client.Start)
-		if err == nil {
-			err = client.Wait()
-		}
-		if err == nil {
-			err = json.Unmarshal(stdout.Bytes(), &r)
-		}
-		if err == nil && len(r.Rows) == 1 {
-			break
-		}
-		if time.Now().After(end) || !strings.Contains(stderr.String(), "refused") {
-			_ = server.Process.Kill() // the failure is the client's
-			p.b.Fatalf("perf %v: %v: %s", args, err, stderr.String())
-		}
-		<-time.After(20 * time.Millisecond)
-	}
-	if err := server.Wait(); err != nil {
-		p.b.Fatalf("perf server: %v", err)
-	}
-	return r
+	return sum, err
 }
