@@ -32,7 +32,7 @@ GOFILES     = git ls-files -co --exclude-standard -- '*.go'
 BE_PKGS     = $(wildcard ./pkg/bth ./pkg/bth/bthlayer ./pkg/mrtable ./pkg/qpstate ./pkg/wq ./pkg/cq ./pkg/transport ./internal/uapi ./internal/cm ./internal/capture)
 LDFLAGS     =
 
-.PHONY: help build demo test race matrix shuffle check lint fmt fmt-check mod-check vet vet-bigendian deps fuzz-smoke interop bench bench-go vuln gen gen-check man cover clean
+.PHONY: help build demo test race matrix shuffle check lint fmt fmt-check mod-check vet vet-bigendian deps fuzz-smoke interop bench bench-rxe bench-go vuln gen gen-check man cover clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
@@ -124,6 +124,9 @@ interop: ## the lab: kernel rdma_rxe in a QEMU guest against softroce (root; ins
 bench: ## measure beside raw UDP, TCP and memcpy, write docs/performance.md (QUICK=1: targets only, prints)
 	@command -v iperf3 >/dev/null || { echo "bench: iperf3 is not installed; on Debian: apt-get install iperf3" >&2; exit 1; }
 	$(GO) test -run '^$$' -bench '^BenchmarkTable$$' -benchtime 1x -timeout 60m ./internal/bench -rounds $(ROUNDS) $(if $(QUICK),-quick,-docs $(CURDIR)/docs) $(BENCHFLAGS)
+
+bench-rxe: ## measure beside kernel rdma_rxe in the lab's QEMU guest, write it into docs (ROUNDS=5; root; installs Debian packages)
+	@conformance/interop/bench.sh -r $(ROUNDS) -w '$(CURDIR)/docs'
 
 bench-go: ## run the Go benchmarks of every package
 	$(GO) test -run '^$$' -bench '$(BENCH)' -skip '^BenchmarkTable$$' -benchmem -count $(BENCHCOUNT) -timeout 60m $(PKGS)

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by run.sh: one run's directory, namespace, guests and driver, and their end. Everything that a run starts is
+# Sourced by run.sh and bench.sh: one run's directory, namespace, guests and driver, and their end. Everything that a run starts is
 # known by pid, dies with the run (PDEATHSIG) and lives in the run's own namespace, so several runs do not meet.
 #
 #   this side   10.77.0.1,  fd77::1   br0 in the namespace

@@ -1,9 +1,10 @@
 # shellcheck shell=bash
-# Sourced by run.sh: what the machine must be, and what is installed on it.
+# Sourced by run.sh and bench.sh: what the machine must be, and what is installed on it.
 
-say() { printf 'interop: %s\n' "$*"; }
+NAME=interop # of the run, in front of what it says
+say() { printf '%s: %s\n' "$NAME" "$*"; }
 cannot() {
-    printf 'interop: cannot run here: %s\n' "$*" >&2
+    printf '%s: cannot run here: %s\n' "$NAME" "$*" >&2
     exit 2
 }
 

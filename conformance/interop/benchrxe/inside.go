@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"regexp"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// Sizes of the run. A figure of a stream takes about a second: a warm-up round, which is not counted, says how many
+// messages that are.
+const (
+	aim           = time.Second
+	warmBytes     = 4 << 20
+	leastBytes    = 16 << 20
+	mostBytes     = 256 << 20
+	latencyIters  = 2000
+	longEnough    = 13 * time.Minute // then no further round begins
+	latencyWarmup = 200
+)
+
+// A config is one thing that both adapters are asked for.
+type config struct {
+	Name    string
+	Op      string // write, read, send
+	Latency bool
+	Size    int
+	MTU     int
+	Iters   int
+}
+
+// For a run of about a second at the speed of an earlier one, 0 for the warm-up.
+func (c config) sized(speed float64) config {
+	switch {
+	case c.Latency && speed == 0:
+		c.Iters = latencyWarmup
+	case c.Latency:
+		c.Iters = latencyIters
+	case speed == 0:
+		c.Iters = warmBytes / c.Size
+	default:
+		c.Iters = int(min(max(speed*1e9*aim.Seconds(), leastBytes), mostBytes)) / c.Size
+	}
+	return c
+}
+
+// configs are the rows, in their order.
+func configs() []config {
+	var all []config
+	for _, op := range []string{"write", "read", "send"} {
+		for _, size := range []int{64 << 10, 1 << 20} {
+			for _, mtu := range []int{1024, 4096} {
+				text := "64 KiB"
+				if size == 1<<20 {
+					text = "1 MiB"
+				}
+				all = append(all, config{
+					Name: fmt.Sprintf("%s %s, MTU %d", strings.ToUpper(op), text, mtu),
+					Op:   op, Size: size, MTU: mtu,
+				})
+			}
+		}
+	}
+	return append(all, config{Name: latencyName, Op: "write", Latency: true, Size: 2, MTU: 4096})
+}
+
+// A figure is what one run gave: GB/s, or microseconds for half a round trip.
+type figure struct {
+	value  float64       // GB/s; typical latency
+	mean   float64       // latency only
+	claims time.Duration // how long the stream took, as the program says; 0: it does not
+	wall   time.Duration // how long its client ran
+}
+
+// An adapter measures a configuration once.
+type adapter interface {
+	measure(ctx context.Context, c config) (figure, error)
+}
+
+// inside measures: every configuration once a round for both, so that a disturbed minute disturbs all alike.
+func (o options) inside(ctx context.Context) error {
+	filter, err := regexp.Compile(o.run)
+	if err != nil {
+		return err
+	}
+	fmt.Println(beginWord)
+	begin := time.Now()
+	r := &result{Kernel: kernel(), CPUs: runtime.NumCPU(), CPU: cpuModel(), CRC: timeCRC()}
+	for _, c := range r.CRC {
+		fmt.Printf("CRC by %s: %.0f ns a KiB\n", c.Name, c.NsPerKiB)
+	}
+	soft, err := startSoftroce(ctx, o.softroce, strings.Fields(o.flags), r)
+	if err != nil {
+		return err
+	}
+	defer soft.stop()
+	before := rxeCounters()
+	ab := &interleaved{adapters: [2]adapter{soft, rxe{}}, speed: map[string][2]float64{}, result: r}
+	for round := 0; round <= o.rounds && time.Since(begin) < longEnough; round++ {
+		for _, c := range configs() {
+			if !filter.MatchString(c.Name) {
+				continue
+			}
+			if err := ab.both(ctx, c, round); err != nil {
+				return err
+			}
+		}
+		r.Rounds = round
+	}
+	r.RXECounters = increase(before, rxeCounters())
+	if r.Retransmissions, err = soft.retransmissions(ctx); err != nil {
+		return err
+	}
+	r.Elapsed = time.Since(begin)
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	fmt.Println(resultWord + string(data))
+	return nil
+}
+
+// interleaved is the run: softroce and rxe take turns.
+type interleaved struct {
+	adapters [2]adapter // softroce, rxe
+	speed    map[string][2]float64
+	result   *result
+}
+
+// both measures a configuration for softroce and rxe; who is first changes from round to round. Round 0 is the warm-up.
+func (ab *interleaved) both(ctx context.Context, c config, round int) error {
+	var got [2]figure
+	last := ab.speed[c.Name]
+	for i := range got {
+		who := (i + round) % 2
+		var err error
+		if got[who], err = ab.result.once(ctx, ab.adapters[who], c.sized(last[who])); err != nil {
+			return err
+		}
+	}
+	ab.speed[c.Name] = [2]float64{got[0].value, got[1].value}
+	name := "warm-up"
+	if round > 0 {
+		ab.result.add(c, got[0], got[1])
+		name = fmt.Sprintf("round %d", round)
+	}
+	fmt.Printf("%s: %-26s softroce %8.4g, rxe %8.4g %s\n", name, c.Name, got[0].value, got[1].value, c.unit())
+	return nil
+}
+
+// once measures; a failure is tried again, once, aloud.
+func (r *result) once(ctx context.Context, a adapter, c config) (figure, error) {
+	f, err := a.measure(ctx, c)
+	if err == nil {
+		err = f.check()
+	}
+	if err == nil || ctx.Err() != nil {
+		return f, err
+	}
+	fmt.Printf("again: %s: %v\n", c.Name, err)
+	r.Repeated = append(r.Repeated, fmt.Sprintf("%s: %v", c.Name, err))
+	if f, err = a.measure(ctx, c); err != nil {
+		return f, fmt.Errorf("%s: %w", c.Name, err)
+	}
+	return f, f.check()
+}
+
+// check refuses a stream that took longer, by the program's own clock, than the program ran.
+func (f figure) check() error {
+	if f.claims > f.wall+f.wall/20 {
+		return fmt.Errorf("a stream of %v, its program says, but it ran for %v", f.claims, f.wall)
+	}
+	return nil
+}
+
+func (c config) unit() string {
+	if c.Latency {
+		return "us"
+	}
+	return "GB/s"
+}
+
+func kernel() string {
+	b, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return "an unknown kernel"
+	}
+	return strings.TrimSpace(string(b))
+}
+
+func cpuModel() string {
+	b, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return "an unknown CPU"
+	}
+	for l := range strings.Lines(string(b)) {
+		if name, value, ok := strings.Cut(l, ":"); ok && strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return "an unknown CPU"
+}
