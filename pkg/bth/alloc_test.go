@@ -1,8 +1,6 @@
 package bth
 
 import (
-	"hash/crc32"
-	"strconv"
 	"testing"
 )
 
@@ -97,22 +95,6 @@ func BenchmarkCopyICRC(b *testing.B) {
 	b.SetBytes(4096)
 	for b.Loop() {
 		sink += CopyICRC(sink, dst, src)
-	}
-}
-
-func BenchmarkUpdateShort(b *testing.B) {
-	for _, n := range []int{16, 32, 64, 128, 256} {
-		buf := make([]byte, n)
-		b.Run("standard/"+strconv.Itoa(n), func(b *testing.B) {
-			for b.Loop() {
-				sink = ^crc32.Update(^sink, crc32.IEEETable, buf)
-			}
-		})
-		b.Run("ours/"+strconv.Itoa(n), func(b *testing.B) {
-			for b.Loop() {
-				sink = updateShort(sink, buf)
-			}
-		})
 	}
 }
 

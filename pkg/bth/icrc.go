@@ -1,9 +1,6 @@
 package bth
 
-import (
-	"encoding/binary"
-	"hash/crc32"
-)
+import "encoding/binary"
 
 // The invariant CRC (IBTA Vol 1 §7.8.1, Annex A17) is the CRC-32 of Ethernet over
 // eight bytes of ones, the IP and UDP headers and the packet from BTH to pad,
@@ -78,22 +75,30 @@ func maskedState(b []byte) uint32 {
 		b[7] = 0xFF // hop limit
 	}
 	b[udp+6], b[udp+7] = 0xFF, 0xFF // checksum
-	return updateShort(crcAfterPseudoLRH, b)
+	return updateHeader(crcAfterPseudoLRH, b)
 }
 
 // HeaderState continues the register over hdr, a BTH and what follows it,
 // masking the BTH's byte of FECN, BECN and reserved bits without changing it.
-// hdr has at least BTHLen bytes.
+// hdr has at least BTHLen bytes, and is meant to be short: ICRC is for a whole
+// packet.
 func HeaderState(seed uint32, hdr []byte) uint32 {
 	_ = hdr[BTHLen-1]
-	state := step8(seed, binary.LittleEndian.Uint64(hdr)|0xFF<<(8*bthVar))
-	return UpdateCRC(state, hdr[8:])
+	return updateHeader(maskedBegin(seed, hdr), hdr[8:])
+}
+
+// maskedBegin continues the register over the masked first eight bytes of a BTH.
+func maskedBegin(seed uint32, bth []byte) uint32 {
+	return step8(seed, binary.LittleEndian.Uint64(bth)|0xFF<<(8*bthVar))
 }
 
 // ICRC returns the invariant CRC of a packet: seed is what NetHeader.Seed gives,
 // roce the bytes from BTH to pad, at least BTHLen of them. It reads roce once
 // and does not change it.
-func ICRC(seed uint32, roce []byte) uint32 { return FinishICRC(HeaderState(seed, roce)) }
+func ICRC(seed uint32, roce []byte) uint32 {
+	_ = roce[BTHLen-1]
+	return FinishICRC(UpdateCRC(maskedBegin(seed, roce), roce[8:]))
+}
 
 // FinishICRC returns the invariant CRC that belongs to a register.
 func FinishICRC(state uint32) uint32 { return ^state }
@@ -105,55 +110,3 @@ func AppendICRC(b []byte, v uint32) []byte { return binary.LittleEndian.AppendUi
 // PutICRC stores v in b[:4] as it stands on the wire, least significant byte
 // first.
 func PutICRC(b []byte, v uint32) { binary.LittleEndian.PutUint32(b, v) }
-
-// UpdateCRC continues the register over b.
-func UpdateCRC(state uint32, b []byte) uint32 {
-	if len(b) < shortLen {
-		return updateShort(state, b)
-	}
-	return ^crc32.Update(^state, crc32.IEEETable, b)
-}
-
-// CopyICRC copies src to dst, as far as the shorter of the two goes, and
-// continues the register over what was copied. It reads src once and takes the
-// CRC over dst, so that they agree even while somebody changes src.
-func CopyICRC(state uint32, dst, src []byte) uint32 {
-	return UpdateCRC(state, dst[:copy(dst, src)])
-}
-
-// shortLen is where the standard library, which has instructions of the CPU for
-// it, becomes faster than updateShort (our own measure).
-const shortLen = 64
-
-// crcTables are the tables of an eight-bytes-a-step CRC: table k holds what a
-// byte does to the register k bytes later.
-var crcTables = func() (t [8][256]uint32) {
-	t[0] = *crc32.IEEETable
-	for i := range t[0] {
-		for k := 1; k < len(t); k++ {
-			v := t[k-1][i]
-			t[k][i] = v>>8 ^ t[0][byte(v)]
-		}
-	}
-	return t
-}()
-
-// step8 continues the register over eight bytes, the first in the lowest bits.
-func step8(state uint32, v uint64) uint32 {
-	v ^= uint64(state)
-	t := &crcTables
-	return t[7][byte(v)] ^ t[6][byte(v>>8)] ^ t[5][byte(v>>16)] ^ t[4][byte(v>>24)] ^
-		t[3][byte(v>>32)] ^ t[2][byte(v>>40)] ^ t[1][byte(v>>48)] ^ t[0][byte(v>>56)]
-}
-
-// updateShort continues the register over a few bytes without a call that would
-// make them escape to the heap.
-func updateShort(state uint32, b []byte) uint32 {
-	for ; len(b) >= 8; b = b[8:] {
-		state = step8(state, binary.LittleEndian.Uint64(b))
-	}
-	for _, c := range b {
-		state = state>>8 ^ crcTables[0][byte(state)^c]
-	}
-	return state
-}
