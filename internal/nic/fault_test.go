@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"fmt"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -67,12 +68,14 @@ func TestMemoryFaultEndsItsProgramOnly(t *testing.T) {
 	for name, op := range map[string]verbs.WROpcode{
 		"written by the peer": verbs.WRRDMAWrite, "read by the peer": verbs.WRRDMARead, "added to by the peer": verbs.WRAtomicFetchAdd,
 	} {
-		t.Run(name, func(t *testing.T) { memoryFault(t, op) })
+		for _, workers := range []int{1, 2} { // one serves the peer as well; each serves one
+			t.Run(fmt.Sprint(name, ", workers ", workers), func(t *testing.T) { memoryFault(t, op, workers) })
+		}
 	}
 }
 
-func memoryFault(t *testing.T, op verbs.WROpcode) {
-	a := startAdapter(t, nil)
+func memoryFault(t *testing.T, op verbs.WROpcode, workers int) {
+	a := startAdapter(t, func(c *Config) { c.Workers = workers })
 	ctx := within(t)
 	good, peer := newEndpoint(t, openDevice(t, a), 1<<14), newEndpoint(t, openDevice(t, a), 1<<14)
 	connectPair(t, good, peer)

@@ -515,7 +515,7 @@ func TestDeregWaitsForEveryWorker(t *testing.T) {
 	}
 	ctx := within(t)
 	busy, done := make(chan struct{}), make(chan struct{})
-	a.workers[1].post(func() {
+	a.workers[len(a.workers)-1].post(func() {
 		defer close(done)
 		close(busy)
 		for ctx.Err() == nil {

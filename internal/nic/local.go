@@ -56,6 +56,11 @@ func (w *worker) pullLocal(q *qp, budget int) (sent int, more bool) {
 // pullHere is pullLocal for two queue pairs of this worker.
 func (w *worker) pullHere(q *qp, budget int) (sent int, more bool) {
 	buf := w.localBuf[:]
+	defer func() {
+		if w.current != q { // the peer's memory faulted: q itself goes on
+			w.active.push(q)
+		}
+	}()
 	for sent < budget {
 		n, ok := w.next(q, buf)
 		if !ok {

@@ -78,16 +78,16 @@ const maxDoubts = 3
 // but the first wrong: then the first of a run arrives, all others are
 // dropped, and the queue pair goes back to the second.
 type trial struct {
-	last, first bth.PSN // sent last; of the first run since going back
-	begun       bool
-	haveRun     bool
-	doubts      uint8
+	last, second bth.PSN // sent last; the second of the first run since going back
+	begun        bool
+	haveRun      bool
+	doubts       uint8
 }
 
 // packet takes a packet that is to be sent; it reports that the trial failed.
 func (t *trial) packet(psn bth.PSN) (failed bool) {
 	if t.begun && !psn.After(t.last) { // going back
-		if t.haveRun && psn == t.first.Add(1) {
+		if t.haveRun && psn == t.second {
 			t.doubts++
 		} else {
 			t.doubts = 0
@@ -98,10 +98,12 @@ func (t *trial) packet(psn bth.PSN) (failed bool) {
 	return t.doubts >= maxDoubts
 }
 
-// run takes the PSN of the first packet of a run that was sent.
-func (t *trial) run(first bth.PSN) {
+// run takes the PSN of the second packet of a run that was sent. It is not the
+// one after the first's where that is a READ request, whose answer may be lost
+// behind its first packet and is then asked for again from there.
+func (t *trial) run(second bth.PSN) {
 	if !t.haveRun {
-		t.haveRun, t.first = true, first
+		t.haveRun, t.second = true, second
 	}
 }
 

@@ -41,8 +41,10 @@ func (w *worker) sentRuns(runs int) int {
 	for _, n := range b.lens[:runs] {
 		w.stats.Sends++
 		p := &b.packets[b.sent]
-		if n > 1 && p.way != wayNone && b.packets[b.sent+1].q == p.q {
-			p.q.trials[p.way].run(p.psn)
+		if n > 1 && p.way != wayNone {
+			if next := &b.packets[b.sent+1]; next.q == p.q && next.way == p.way {
+				p.q.trials[p.way].run(next.psn)
+			}
 		}
 		b.sent += n
 	}
