@@ -19,6 +19,7 @@ import (
 	"github.com/softroce/softroce/internal/capture"
 	"github.com/softroce/softroce/internal/nic"
 	"github.com/softroce/softroce/internal/shm"
+	"github.com/softroce/softroce/pkg/bth"
 )
 
 // Keys of the daemon's own log lines.
@@ -45,6 +46,7 @@ type daemonFlags struct {
 	recvBuf   int
 	gso       string
 	pprof     string
+	crc       string
 	strict    bool
 	limits    []string
 }
@@ -78,6 +80,7 @@ The socket is --socket, else $SOFTROCE_SOCKET, else softroce/softroce.sock in $X
 	fl.IntVar(&f.window, "window", 0, "most bytes in flight on one queue pair (default: the engine's)")
 	fl.IntVar(&f.recvBuf, "recv-buffer", 0, "socket receive buffer in bytes (default: up to 8 MiB)")
 	fl.StringVar(&f.gso, "gso", "auto", "UDP segmentation and receive offload: auto, on or off")
+	fl.StringVar(&f.crc, "crc", "", "how to compute the ICRC, as hash/crc32; a wrong name is answered with those of this CPU (default: the best)")
 	fl.StringVar(&f.pprof, "pprof", "", "address for CPU and memory profiles, as 127.0.0.1:6060 (default: none)")
 	fl.BoolVar(&f.strict, "strict-icrc", false, "refuse packets whose IPv4 identification cannot be proven")
 	fl.StringArrayVar(&f.limits, "limit", nil, "quota as LEVEL:RESOURCE=NUMBER, LEVEL adapter, user or program, as user:queue_pairs=100 (repeat for several)")
@@ -145,6 +148,11 @@ func (f *daemonFlags) config(log *slog.Logger) (nic.Config, error) {
 	var err error
 	if cfg.Offload, err = nic.ParseOffload(f.gso); err != nil {
 		return cfg, fmt.Errorf("--gso: %w", err)
+	}
+	if f.crc != "" {
+		if err := bth.SetCRC(f.crc); err != nil {
+			return cfg, fmt.Errorf("--crc: %w", err)
+		}
 	}
 	for _, s := range f.addrs {
 		a, err := netip.ParseAddr(s)

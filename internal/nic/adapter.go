@@ -217,10 +217,21 @@ func (a *Adapter) logStart(gids []gidEntry) {
 			keyInterface, gids[i].ifname, keyLinkMTU, gids[i].linkMTU)
 	}
 	a.log.Info("adapter started", keyAdapter, a.cfg.Name, keyWorkers, len(a.workers),
-		keyActiveMTU, a.portMTU().Bytes(), keyRecvBuffer, a.group.RecvBuffer())
-	for _, n := range a.group.Notes() {
+		keyActiveMTU, a.portMTU().Bytes(), keyRecvBuffer, a.group.RecvBuffer(), keyCRC, bth.CRCPath())
+	for _, n := range append(a.group.Notes(), machineNotes()...) {
 		a.log.Info(n, keyAdapter, a.cfg.Name)
 	}
+}
+
+// machineNotes are what of this machine makes an adapter slower.
+func machineNotes() (notes []string) {
+	if paths := bth.CRCPaths(); len(paths) == 1 {
+		notes = append(notes, "no instructions for the ICRC that this build knows: it is computed by "+paths[0])
+	}
+	if runtime.NumCPU() == 1 {
+		notes = append(notes, "one CPU: adapter and programs take turns on it")
+	}
+	return notes
 }
 
 // Close ends the adapter: programs see the alive word, their connections hang

@@ -7,6 +7,7 @@ const (
 	keyAddr       = "addr"
 	keyBytes      = "bytes"
 	keyCQ         = "cq"
+	keyCRC        = "crc"
 	keyDst        = "dst"
 	keyErr        = "err"
 	keyGID        = "gid"
