@@ -81,8 +81,7 @@ func newSite(t *testing.T, h *testnet.Host, size int, change func(*Config)) *sit
 	return s
 }
 
-// join connects two sites with an ACK timer of 4.2 ms, which is run out of where
-// only packets that make no gap are lost.
+// join connects two sites with an ACK timer of 4.096 us by a power of two.
 func join(t *testing.T, a, b *site, timeout uint8) {
 	t.Helper()
 	for _, side := range [][2]*site{{a, b}, {b, a}} {
@@ -224,7 +223,7 @@ func TestSegmentationGivenUpWhereOnlyFirstPacketsArrive(t *testing.T) {
 				sender, receiver = b, a
 			}
 			receiver.filterPackets(t, firstOnly)
-			join(t, a, b, 10)
+			join(t, a, b, 14)
 			move(t, a, b, c.op, 1<<20, 3)
 			s, again := sender.stats()
 			if on, off := sender.segmented(receiver); s.SegmentsStopped != 1 || on != 0 || off != 1 {
@@ -251,7 +250,7 @@ func TestSegmentationSurvivesLoss(t *testing.T) {
 	a, b := sites(t, 8<<20)
 	a.filterPackets(t, oneInHundred)
 	b.filterPackets(t, oneInHundred)
-	join(t, a, b, 10)
+	join(t, a, b, 14)
 	for i, op := range []verbs.WROpcode{verbs.WRRDMAWrite, verbs.WRRDMARead, verbs.WRRDMAWrite} {
 		move(t, a, b, op, 8<<20, byte(3+2*i))
 	}
