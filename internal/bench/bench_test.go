@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,17 +28,17 @@ var (
 	seed   = flag.Uint64("seed", 0, "of the order within the rounds; 0: any")
 )
 
-// references are programs to hold floors to, by the path of the floor.
+// references are programs to hold floors to, by the name of the floor.
 var references = map[string][]string{}
 
 func init() {
-	flag.Func("reference", "`FLOOR=COMMAND`: run a command that prints a floor's figure in GB/s in each round (as root, in a network namespace), FLOOR 4096 or 1024; the floor is void below 0.8 of the best", func(s string) error {
-		floor, command, ok := strings.Cut(s, "=")
-		path := map[string]string{"4096": Loop, "1024": Loop1024}[floor]
-		if !ok || path == "" {
-			return fmt.Errorf("want 4096=COMMAND or 1024=COMMAND, got %q", s)
+	flag.Func("reference", "`FLOOR=COMMAND`: run a command that prints a floor's figure (4096 and 1024: N GB/s, sendmmsg: N kpps) in each round,"+
+		" as root, in a network namespace; the floor is void below 0.8 of the best of its commands", func(s string) error {
+		name, command, ok := strings.Cut(s, "=")
+		if !ok || !slices.ContainsFunc(Floors, func(f Floor) bool { return f.Name == name }) {
+			return fmt.Errorf("want 4096=COMMAND, 1024=COMMAND or sendmmsg=COMMAND, got %q", s)
 		}
-		references[path] = append(references[path], command)
+		references[name] = append(references[name], command)
 		return nil
 	})
 }
@@ -103,8 +104,9 @@ func (r *run) targetSteps(d *daemons, x, y host) []func() {
 		return s
 	}
 	steps := append(r.floors(x, y, Loop, 4096), r.floors(x, y, Loop1024, 1024)...)
-	steps = append(steps, r.refer(Loop)...)
-	steps = append(steps, r.refer(Loop1024)...)
+	for _, f := range Floors {
+		steps = append(steps, r.refer(f)...)
+	}
 	return append(steps,
 		r.batches(x, y, Loop, 64+onlyBytes),
 		r.tcp(x, y, Loop, mib),
@@ -161,6 +163,9 @@ func (r *run) sweepSteps(d *daemons, x, y host) []func() {
 	for _, size := range []int{8, 64, 512, 4 << 10, kib64, mib, 8 << 20} {
 		for _, op := range []string{"WRITE", "READ", "SEND"} {
 			s := stress{path: Loop, op: op, size: size, mtu: 4096, seconds: sweepSecs, base: Raw(Loop)}
+			if size < 4096 {
+				s.base = []Ref{{Loop, RawPackets + SizeName(size)}}
+			}
 			if (op != "WRITE" || size != kib64) && (op == "SEND" || size != mib) { // the targets have it
 				steps = append(steps, r.bandwidth(d, s))
 			}
@@ -171,7 +176,7 @@ func (r *run) sweepSteps(d *daemons, x, y host) []func() {
 				steps = append(steps, r.trips(d, Trips, op, size, "", nil))
 			}
 		}
-		if size <= 4096 {
+		if size < 4096 {
 			steps = append(steps, r.stream(x, y, Row{Ref: Ref{Loop, RawPackets + SizeName(size)}, Size: size}, rawudp.Recvmsg, size, middleBytes))
 		}
 		if size > 8 && size <= 4096 {
@@ -209,7 +214,7 @@ func (r *run) vethSteps(d *daemons, x, y host, path string) []func() {
 
 // report prints the tables, and writes them where asked to.
 func (r *run) report() {
-	targets := r.tab.Targets(Wants, Floors())
+	targets := r.tab.Targets(Wants, Floors)
 	var err error
 	if *docs != "" {
 		if targets, err = MergeRxe(targets, filepath.Join(*docs, "bench-rxe.json")); err != nil {
@@ -247,7 +252,7 @@ func made() circumstances {
 }
 
 func (m circumstances) sentence() string {
-	return fmt.Sprintf("Made %s on %s, %d CPUs, %s, %s; %d interleaved rounds; medians; GB/s is 10^9 bytes of payload a second.\n",
+	return fmt.Sprintf("Made %s on %s, %d CPUs, %s, %s; interleaved rounds: %d; medians; GB/s is 10^9 bytes of payload a second.\n",
 		m.Date, m.Kernel, m.CPUs, m.CPU, m.Go, m.Rounds)
 }
 

@@ -41,11 +41,11 @@ func (t *Table) LineOf(name, path, begin, unit string) Line {
 	return l
 }
 
-// Extend repeats the last figure up to a size: what holds for a packet holds
-// for a train of them.
-func (l Line) Extend(size int) Line {
-	if n := len(l.Points); n > 0 && l.Points[n-1].Size < size {
-		l.Points = append(slices.Clip(l.Points), Point{size, l.Points[n-1].Value})
+// Floor adds a row's figure from a size on: what holds for a packet holds for a
+// train of them.
+func (l Line) Floor(r *Row, from, to int) Line {
+	if r != nil {
+		l.Points = append(slices.Clip(l.Points), Point{from, r.Median()}, Point{to, r.Median()})
 	}
 	return l
 }
@@ -104,7 +104,7 @@ func (c *Chart) SVG() string {
 	for _, v := range y.ticks() {
 		p := y.at(v)
 		grid(&b, plotLeft, p, plotRight, p)
-		label(&b, "", "end", plotLeft-6, p+4, figure(v))
+		label(&b, "", "end", plotLeft-6, p+4, fmt.Sprintf("%.4g", v))
 	}
 	label(&b, "", "middle", (plotLeft+plotRight)/2, plotBottom+40, "bytes of a message")
 	label(&b, "", "start", 8, 40, c.Unit)

@@ -66,7 +66,8 @@ func TestCharts(t *testing.T) {
 		{Ref: Ref{Loop, Message("WRITE", kib64, "")}, Unit: GBs, Size: kib64},
 		{Ref: Ref{Loop, Message("WRITE", 8, "")}, Unit: GBs, Size: 8},
 		{Ref: Ref{Veth9000, Message("WRITE", 64, "")}, Unit: GBs, Size: 64},
-		{Ref: Ref{Loop, RawPackets + SizeName(4096)}, Unit: GBs, Size: 4096},
+		{Ref: Ref{Loop, RawPackets + SizeName(512)}, Unit: GBs, Size: 512},
+		{Ref: Ref{Loop, RawRecvmmsg}, Unit: GBs},
 		{Ref: Ref{Trips, RawSpinning + SizeName(8)}, Unit: Micros, Size: 8},
 	} {
 		tab.Add(r, 3)
@@ -76,7 +77,7 @@ func TestCharts(t *testing.T) {
 	if b == nil || l == nil {
 		t.Fatalf("got %v", c)
 	}
-	for i, want := range []int{2, 0, 0, 2, 0} {
+	for i, want := range []int{2, 0, 0, 3, 0} {
 		if got := len(b.Lines[i].Points); got != want {
 			t.Errorf("bandwidth, %s: got %d points, want %d", b.Lines[i].Name, got, want)
 		}

@@ -141,8 +141,8 @@ func (r *run) iperf(x, y host, size int) (float64, error) {
 
 // refer runs the reference programs of a floor, each in a namespace of its own:
 // it may want the adapters' port.
-func (r *run) refer(path string) (steps []func()) {
-	for i, command := range references[path] {
+func (r *run) refer(f Floor) (steps []func()) {
+	for i, command := range references[f.Name] {
 		steps = append(steps, func() {
 			p, err := r.s.start(r.apart, "sh", "-c", command)
 			if err == nil {
@@ -150,9 +150,9 @@ func (r *run) refer(path string) (steps []func()) {
 			}
 			var v float64
 			if err == nil {
-				v, err = ParseReference(p.out.Bytes())
+				v, err = ParseReference(p.out.Bytes(), f.Unit)
 			}
-			r.add(Row{Ref: Reference(path, i+1), Unit: GBs}, v, err)
+			r.add(Row{Ref: f.Reference(i + 1), Unit: f.Unit}, v, err)
 		})
 	}
 	return steps

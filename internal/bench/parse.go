@@ -71,15 +71,24 @@ func ParsePerf(out []byte) (Perf, error) {
 	return p, nil
 }
 
-var referenceFigure = regexp.MustCompile(`([0-9]+(?:\.[0-9]+)?) GB/s`)
+// Figures of a reference program, by the unit of the floor.
+var referenceFigures = map[string]*regexp.Regexp{
+	GBs:  regexp.MustCompile(`([0-9]+(?:\.[0-9]+)?) GB/s`),
+	Rate: regexp.MustCompile(`([0-9]+(?:\.[0-9]+)?) kpps`),
+}
 
-// ParseReference gives the first figure in GB/s of a program's output.
-func ParseReference(out []byte) (float64, error) {
-	m := referenceFigure.FindSubmatch(out)
+// ParseReference gives the first figure of a program's output: in GB/s, or in
+// millions of packets a second of what it prints as kpps.
+func ParseReference(out []byte, unit string) (float64, error) {
+	m := referenceFigures[unit].FindSubmatch(out)
 	if m == nil {
-		return 0, fmt.Errorf("bench: the reference program printed no figure in GB/s: %.200q", out)
+		return 0, fmt.Errorf("bench: the reference program printed no figure for %s: %.200q", unit, out)
 	}
-	return strconv.ParseFloat(string(m[1]), 64)
+	v, err := strconv.ParseFloat(string(m[1]), 64)
+	if unit == Rate {
+		v /= 1000
+	}
+	return v, err
 }
 
 // ParseSchedstat gives the nanoseconds that a thread ran, of its

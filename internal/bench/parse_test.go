@@ -38,11 +38,14 @@ func TestParsePerf(t *testing.T) {
 }
 
 func TestParseReference(t *testing.T) {
-	if v, err := ParseReference([]byte("tx=gso rx=gro size=4096  4.425 GB/s  1080 kpps 1 GB/s\n")); err != nil || v != 4.425 {
-		t.Errorf("got %v %v, want 4.425", v, err)
-	}
-	if v, err := ParseReference([]byte("4.425 MB/s")); err == nil {
-		t.Errorf("no figure: got %v", v)
+	text := []byte("tx=gso rx=gro size=4096  4.425 GB/s  1080 kpps 1 GB/s\n")
+	for unit, want := range map[string]float64{GBs: 4.425, Rate: 1.08} {
+		if v, err := ParseReference(text, unit); err != nil || v != want {
+			t.Errorf("%s: got %v %v, want %v", unit, v, err, want)
+		}
+		if v, err := ParseReference([]byte("4.425 MB/s"), unit); err == nil {
+			t.Errorf("%s: no figure: got %v", unit, v)
+		}
 	}
 }
 

@@ -241,6 +241,10 @@ func (p *Params) layout() layout {
 // receives says whether posted receives are taken.
 func (p *Params) receives() bool { return p.Op == Send || p.Imm }
 
+// polled says whether a message's arrival is seen by its last byte, which then
+// counts.
+func (p *Params) polled() bool { return p.Op == Write && p.Latency && !p.Imm }
+
 func (l layout) total() int64 { return l.qps * l.stride * (1 + l.slots) }
 
 func (l layout) local(qp int) int { return int(int64(qp) * l.stride) }

@@ -57,7 +57,7 @@ func (g *pinger) post(ctx context.Context) error {
 	wr := g.wr
 	g.s.number(&wr, g.n)
 	g.n++
-	if g.s.p.Op == Write {
+	if g.s.p.polled() {
 		storeByte(g.s.mr.Bytes(), g.s.lay.local(0)+g.size-1, byte(g.n))
 	}
 	return g.put(wr, g.since+1 >= g.mod)
@@ -100,7 +100,7 @@ func (g *pinger) take(n int) error {
 
 // message waits for number n of the peer's.
 func (g *pinger) message(ctx context.Context, n int64) error {
-	if g.s.p.Op == Write && !g.s.p.Imm {
+	if g.s.p.polled() {
 		return g.written(ctx, byte(n))
 	}
 	for g.arrived == 0 {

@@ -124,6 +124,8 @@ func TestParamsRefused(t *testing.T) {
 		{"a negative duration", func(p *Params) { p.Duration = -1 }, "duration"},
 		{"queue pairs", func(p *Params) { p.QPs = 1 << 20 }, "queue pairs"},
 		{"latency on two queue pairs", func(p *Params) { p.Latency, p.QPs = true, 2 }, "1 queue pair"},
+		{"immediate data for bandwidth", func(p *Params) { p.Imm = true }, "immediate data"},
+		{"immediate data of READ", func(p *Params) { p.Op, p.Latency, p.Imm = Read, true, true }, "immediate data"},
 		{"depth", func(p *Params) { p.TxDepth = 1 << 30 }, "tx-depth"},
 		{"receive depth", func(p *Params) { p.RxDepth = 0 }, "rx-depth"},
 		{"moderation above the depth", func(p *Params) { p.CQMod = p.TxDepth + 1 }, "cq-mod"},

@@ -205,9 +205,9 @@ func (s *session) verify(index int, counts []int64) error {
 		switch {
 		case s.p.Op == Read && !s.server():
 			err = compare(local, seed(q, byte(index)), "what was read")
-		case s.p.Op == Write && s.p.Latency: // the last byte counts
+		case s.p.polled():
 			err = compare(target[:size-1], seed(q, byte(index)), "what was written")
-		case s.p.Op == Write && s.server():
+		case s.p.Op == Write && (s.server() || s.p.Latency):
 			err = compare(target, seed(q, byte(index)), "what was written")
 		case s.p.Op == Atomic && s.server():
 			if n := binary.NativeEndian.Uint64(target); n != uint64(counts[q]) {

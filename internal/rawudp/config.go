@@ -62,6 +62,9 @@ const (
 	recvBuffer      = 16 << 20
 	sourceBytes     = 1 << 20 // what is sent from, over and over
 	stall           = 20 * time.Millisecond
+	spinSends       = 100 * time.Microsecond // before a sender sleeps
+	spinReceives    = 256                    // looks before a receiver sleeps
+	dozeTime        = time.Millisecond
 )
 
 func (c Config) withDefaults() (Config, error) {

@@ -66,19 +66,24 @@ func run(c Config, d duo, send func() unix.Errno, receive func() (int, unix.Errn
 		defer k.stop.Store(true)
 		res, err = s.run()
 		return err
-	}, func() error { return drain(&k, receive) })
+	}, func() error { return drain(&k, d.rx.fd, receive) })
 	return res, err
 }
 
-// drain receives until told to stop.
-func drain(k *counts, receive func() (int, unix.Errno)) error {
-	for !k.stop.Load() {
+// drain receives until told to stop. It sleeps when nothing came for long, as
+// it does only where others want the CPUs: who never sleeps is served last.
+func drain(k *counts, fd int, receive func() (int, unix.Errno)) error {
+	for empty := 0; !k.stop.Load(); {
 		n, e := receive()
 		switch {
 		case e == 0:
 			k.got.Add(int64(n))
+			empty = 0
 		case again(e):
 			spin()
+			if empty++; empty%spinReceives == 0 {
+				doze(fd)
+			}
 		default:
 			return fmt.Errorf("rawudp: receive: %w", e)
 		}
@@ -131,7 +136,7 @@ func (s *sender) room() bool {
 			return true
 		}
 		spin()
-		if i%1024 != 0 {
+		if i%256 != 0 {
 			continue
 		}
 		now := time.Now()
@@ -141,6 +146,8 @@ func (s *sender) room() bool {
 		case now.Sub(since) > stall:
 			s.lost = s.sent - got
 			return false
+		case now.Sub(since) > spinSends: // others have the receiver's CPU
+			doze(-1)
 		}
 	}
 }

@@ -65,6 +65,16 @@ func spin() {
 	}
 }
 
+// doze sleeps until a socket has something, or a while; without a socket a
+// short while.
+func doze(fd int) {
+	wait := unix.NsecToTimespec(int64(dozeTime))
+	if fd < 0 {
+		wait = unix.NsecToTimespec(int64(dozeTime) / 20)
+	}
+	_, _ = unix.Ppoll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, &wait, nil) // the caller looks again
+}
+
 // segmentControl is the control message that cuts a send into packets.
 func segmentControl(size int) []byte {
 	b := make([]byte, unix.CmsgSpace(2))
