@@ -19,6 +19,22 @@ type Config struct {
 	// a full receive buffer. 0: no limit.
 	Queue int
 
+	// Rate is how fast each host's link sends, in bytes a second, and LinkQueue
+	// how many bytes may wait for it; more are lost. 0: no limit.
+	Rate      int
+	LinkQueue int
+
+	// Buffer is the size of each host's receive buffer in bytes, in which a
+	// datagram takes what Cost says (nil: its size); those that find it full
+	// are lost. The host reads ReadRate bytes a second (their size, not their
+	// cost) and, with ReadEvery, nothing for the time ReadPause in each
+	// ReadEvery. 0: no limit, at once.
+	Buffer    int
+	Cost      func(size int) int
+	ReadRate  int
+	ReadEvery time.Duration
+	ReadPause time.Duration
+
 	// Choose, when set, decides in place of the dice; seq counts datagrams
 	// from 0.
 	Choose func(seq uint64, size int) Fate
@@ -57,13 +73,18 @@ type Net struct {
 	free   [][]byte
 	last   []byte
 	stats  Stats
+
+	start time.Time
+	links map[int]time.Time // when a host's link is free again
+	reads map[int]*reader
 }
 
 // flight is a datagram on its way.
 type flight struct {
 	Datagram
-	at    time.Time
-	order uint64
+	at      time.Time
+	order   uint64
+	arrived bool // it lies in the receive buffer
 }
 
 // New makes a network whose clock shows start.
@@ -71,7 +92,10 @@ func New(cfg Config, start time.Time) *Net {
 	if cfg.ReorderDelay == 0 {
 		cfg.ReorderDelay = 4 * (cfg.Delay + cfg.Jitter)
 	}
-	return &Net{cfg: cfg, rand: NewRand(cfg.Seed), now: start, queued: make(map[int]int)}
+	return &Net{
+		cfg: cfg, rand: NewRand(cfg.Seed), now: start, start: start,
+		queued: make(map[int]int), links: make(map[int]time.Time), reads: make(map[int]*reader),
+	}
 }
 
 // Now is the virtual time.
@@ -146,12 +170,17 @@ func (n *Net) launch(from, to int, b []byte, hold time.Duration, corrupt int, is
 		n.stats.Overflowed++
 		return
 	}
+	leaves, ok := n.serialize(from, len(b))
+	if !ok {
+		n.stats.Overflowed++
+		return
+	}
 	if hold > 0 {
 		n.stats.Reordered++
 	}
 	f := flight{Datagram: Datagram{From: from, To: to, Copy: isCopy}, order: n.order}
 	n.order++
-	f.at = n.now.Add(n.cfg.Delay + n.upTo(n.cfg.Jitter) + hold)
+	f.at = leaves.Add(n.cfg.Delay + n.upTo(n.cfg.Jitter) + hold)
 	f.Data = append(n.buffer(), b...)
 	if corrupt > 0 && !isCopy && len(b) > 0 {
 		f.Damaged = true
@@ -175,7 +204,8 @@ func (n *Net) buffer() []byte {
 	return make([]byte, 0, 4352)
 }
 
-// Next is the time of the next delivery, false when nothing is on its way.
+// Next is the time of the next delivery or arrival in a receive buffer, false
+// when nothing is on its way.
 func (n *Net) Next() (time.Time, bool) {
 	if len(n.heap) == 0 {
 		return time.Time{}, false
@@ -189,14 +219,19 @@ func (n *Net) Take() (Datagram, bool) {
 		n.free = append(n.free, n.last)
 		n.last = nil
 	}
-	if len(n.heap) == 0 || n.heap[0].at.After(n.now) {
-		return Datagram{}, false
+	for len(n.heap) > 0 && !n.heap[0].at.After(n.now) {
+		f := n.pop()
+		if n.buffers() && !f.arrived {
+			n.arrive(f)
+			continue
+		}
+		n.queued[f.To]--
+		n.read(&f)
+		n.stats.Delivered++
+		n.last = f.Data
+		return f.Datagram, true
 	}
-	f := n.pop()
-	n.queued[f.To]--
-	n.stats.Delivered++
-	n.last = f.Data
-	return f.Datagram, true
+	return Datagram{}, false
 }
 
 // The heap is ordered by time, then by order of sending.

@@ -145,15 +145,13 @@ func (q *QP) advance(now time.Time, e *wq.WQE, to bth.PSN) {
 	done := uint32(to.Sub(r.headPSN))
 	cost := q.costOf(e, from, done)
 	if to.After(r.nxt) {
-		r.nxt, r.inflight, r.localErr = to, 0, 0 // answered before it was sent again
-	} else {
-		r.inflight -= min(cost, r.inflight)
+		r.nxt, r.localErr = to, 0 // answered before it was sent again
 	}
 	r.una = to
-	r.retries, r.rnrLeft = q.attr.RetryCnt, q.attr.RNRRetry
+	r.retries, r.rnrLeft, r.deferred = q.attr.RetryCnt, q.attr.RNRRetry, 0
 	r.impliedBy = false
 	r.rnrWait = r.rnrWait && !to.After(r.rnrPSN)
-	q.grow(cost)
+	q.arrived(directionOf(e.Opcode), cost, to)
 	if done == packetsOf(e) {
 		q.popHead(cq.Success)
 	}

@@ -13,8 +13,10 @@ import (
 
 // Our own tuning.
 const (
-	// defaultWindow is the most that is in flight, in bytes of window cost.
-	defaultWindow = 256 << 10
+	// defaultWindow is the most that a queue pair has in flight, in bytes of
+	// window cost, and maxWindow the most that can be asked for.
+	defaultWindow = 1 << 20
+	maxWindow     = 1 << 30
 	// packetCost is what a packet takes of a receiver's buffer beside its
 	// payload: headers and the kernel's bookkeeping, in bytes.
 	packetCost = 512
@@ -51,6 +53,9 @@ type Path struct {
 	NoICRC       bool   // see QP.OmitICRC
 	FlowLabel    uint32 // 20 bits
 	Flow         int32  // the caller's own mark
+	// Peers has the window that is shared by all queue pairs with this peer;
+	// nil: the queue pair has one of its own. Its owner calls TakeReady.
+	Peers *Peers
 }
 
 // Config says what a queue pair is made of. Type, QPN, PD, Keys, SendCQ, RecvCQ
@@ -74,7 +79,8 @@ type Config struct {
 	// MaxRDAtomic limits both max_rd_atomic and max_dest_rd_atomic; 0: 16.
 	MaxRDAtomic uint8
 	// Window is the most in flight, in bytes; a packet counts its payload and
-	// 512. 0: 256 KiB. Less than two packets is brought up to two.
+	// 512. 0: 1 MiB. Less than two packets is brought up to two. The window to
+	// the peer, which adapts to what the peer takes, may be smaller: see Path.
 	Window int
 }
 

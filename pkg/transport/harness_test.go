@@ -98,6 +98,7 @@ type options struct {
 	recvWR    int
 	sendWR    int
 	memSize   int
+	peers     [2]*transport.Peers // of A and of B
 }
 
 func (o options) withDefaults() options {
@@ -191,7 +192,10 @@ func (e *end) to(s qpstate.State, peer *end, o options) {
 		Timeout: o.timeout, RetryCnt: o.retry, RNRRetry: o.rnrRetry,
 		AH: qpstate.AHAttr{DGID: peer.gid, IsGlobal: true, PortNum: 1, HopLimit: 64},
 	}
-	path := &transport.Path{Src: e.gid, Dst: peer.gid, SrcPort: 0xC123, HopLimit: 64}
+	path := &transport.Path{Src: e.gid, Dst: peer.gid, SrcPort: 0xC123, HopLimit: 64, Peers: o.peers[0]}
+	if e.gid == gid4(2) {
+		path.Peers = o.peers[1]
+	}
 	steps := []struct {
 		s qpstate.State
 		m qpstate.Mask

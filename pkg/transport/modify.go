@@ -74,11 +74,12 @@ func (q *QP) apply(a *qpstate.Attr, m qpstate.Mask, path *Path) {
 			f.set(t, a)
 		}
 	}
-	if m&qpstate.MaskAV != 0 {
-		q.path, q.seeds = *path, seedCache{}
-	}
 	if m&qpstate.MaskPathMTU != 0 {
 		q.mtu = uint32(a.PathMTU.Bytes())
+	}
+	if m&qpstate.MaskAV != 0 {
+		q.path, q.seeds = *path, seedCache{}
+		q.joinPeer()
 	}
 	if m&qpstate.MaskMaxQPRDAtomic != 0 {
 		q.req.growReads(int(a.MaxRDAtomic))
@@ -108,6 +109,7 @@ func (q *QP) Query(a *qpstate.Attr) {
 func (q *QP) becomeReset() {
 	q.state = qpstate.Reset
 	q.sq.Reset()
+	q.leavePeer()
 	q.req = requester{}
 	q.rsp.reset(q)
 	for q.cfg.Recv.TakeRecv(&q.rsp.recv) {
@@ -142,6 +144,7 @@ func (q *QP) becomeSQD() {
 func (q *QP) becomeErr(answers bool) {
 	q.state = qpstate.Err
 	q.req.stop()
+	q.leavePeer()
 	if !answers {
 		q.rsp.dropAnswers()
 	}

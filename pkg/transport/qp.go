@@ -18,6 +18,8 @@ type QP struct {
 	path  Path
 	mtu   uint32 // path MTU in bytes
 	seeds seedCache
+	peer  *peer // the windows to the peer; nil without a path
+	line  place // where it waits for one of them
 	sq    *wq.SendQueue
 	req   requester
 	rsp   responder
@@ -52,6 +54,9 @@ func New(cfg Config) (*QP, error) {
 	q.becomeReset()
 	return q, nil
 }
+
+// QPN is the queue pair's number.
+func (q *QP) QPN() bth.QPN { return q.cfg.QPN }
 
 // State is the queue pair's state.
 func (q *QP) State() qpstate.State { return q.state }
@@ -140,10 +145,19 @@ func (q *QP) route(now time.Time, p *Packet) Verdict {
 }
 
 // HandleTimeout does what is due at now; calling it early does no harm.
-func (q *QP) HandleTimeout(now time.Time) { q.expire(now) }
+func (q *QP) HandleTimeout(now time.Time) {
+	q.lookAtLine(now)
+	q.expire(now)
+}
 
 // NextTimeout is when HandleTimeout wants to be called; zero: not at all.
-func (q *QP) NextTimeout() time.Time { return q.req.deadline() }
+func (q *QP) NextTimeout() time.Time {
+	d := q.req.deadline()
+	if u := q.line.until; !u.IsZero() && (d.IsZero() || u.Before(d)) {
+		return u
+	}
+	return d
+}
 
 // PollTransmit builds the next packet in buf, a whole UDP payload with the ICRC
 // for IP identification 0, and counts it as sent. n is its length, 0 when there

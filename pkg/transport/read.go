@@ -77,7 +77,11 @@ func (q *QP) planRead(p *plan) (n uint32, ok bool) {
 		e := w.at(w.sent)
 		return uint32(e.psn.Add(e.n).Sub(r.nxt)), true
 	}
-	share := r.window / uint32(min(q.readLimit(), maxReadShare))
+	f := &q.peer.flows[inbound]
+	share := min(r.window, f.window) / uint32(min(q.readLimit(), maxReadShare))
+	if f.first != nil {
+		share = min(share, f.quantum())
+	}
 	return min(packetsOf(p.e)-p.off, max(share/(q.mtu+packetCost), 1)), true
 }
 

@@ -31,18 +31,20 @@ type requester struct {
 	localErr  cq.Status // why entry cur cannot be sent; 0: it can
 	drainTold bool
 
-	// The window, see retransmit.go.
-	inflight  uint32 // cost of [una, nxt)
-	window    uint32
-	sinceAck  uint32 // cost since the last packet that asked for an acknowledgement
-	recover   bth.PSN
-	shrunk    bool // no further loss before una passes recover shrinks the window
+	// What is in flight: window is the queue pair's own limit, the shares are
+	// those of the windows to the peer (window.go).
+	window   uint32
+	shares   [directions]share
+	sinceAck uint32 // cost since the last packet that asked for an acknowledgement
+
 	retries   uint8
 	rnrLeft   uint8
-	impliedBy bool // a gap in the responses at una was obeyed
+	deferred  uint8 // expiries of the ACK timer that were put off in a row
+	impliedBy bool  // a gap in the responses at una was obeyed
 	rnrWait   bool
 
 	ackDeadline time.Time
+	armedAt     uint64 // total of the peer's flow when the ACK timer started
 	rnrUntil    time.Time
 	rnrPSN      bth.PSN // of the request that found no receive
 }
@@ -51,7 +53,7 @@ type requester struct {
 func (r *requester) start(q *QP) {
 	psn := q.attr.SQPSN
 	r.una, r.nxt, r.max, r.headPSN, r.curPSN = psn, psn, psn, psn, psn
-	r.window = max(uint32(min(q.cfg.Window, 1<<30)), q.leastWindow())
+	r.window = q.maxWindow()
 	r.retries, r.rnrLeft = q.attr.RetryCnt, q.attr.RNRRetry
 }
 
@@ -84,10 +86,12 @@ type plan struct {
 	n      uint32 // PSNs that it takes
 	bytes  uint32 // payload, of a READ that of its responses
 	cost   uint32
+	dir    direction // of the payload
 	resend bool
 }
 
-// planNext finds the next request packet that may leave now. It changes nothing.
+// planNext finds the next request packet that may leave now, if the windows
+// allow it. It changes nothing.
 func (q *QP) planNext() (p plan, ok bool) {
 	r := &q.req
 	if !q.state.SendsRequests() || r.rnrWait || r.localErr != 0 || r.cur >= q.sq.Len() {
@@ -115,7 +119,8 @@ func (q *QP) planNext() (p plan, ok bool) {
 		p.n, p.bytes = 1, uint32(min(left, uint64(q.mtu)))
 	}
 	p.cost = p.bytes + p.n*packetCost
-	return p, q.fits(p.n, p.cost)
+	p.dir = directionOf(p.e.Opcode)
+	return p, true
 }
 
 // mayStart says whether entry cur may send its first packet: in SQD only what
@@ -137,6 +142,9 @@ func (q *QP) pollRequest(now time.Time, buf []byte) (n int, tx Transmit) {
 		p, ok := q.planNext()
 		if !ok {
 			q.checkStartable()
+		}
+		if !ok || !q.take(now, &p) {
+			q.giveBack()
 			return 0, tx
 		}
 		var err error
@@ -182,8 +190,8 @@ func (q *QP) sent(now time.Time, p *plan) {
 		q.cfg.Counters.Retransmits++
 		q.stats.Retransmits++
 	}
+	q.depart(p)
 	r.nxt = r.nxt.Add(p.n)
-	r.inflight += p.cost
 	if r.nxt.After(r.max) {
 		r.max = r.nxt
 	}
@@ -266,10 +274,14 @@ func (q *QP) buildMessage(p *plan, buf []byte) (int, Transmit, error) {
 }
 
 // asksForAck says whether a packet inside a message asks for an
-// acknowledgement: when the window has no room for the next one, and every
-// quarter of a window (IBTA Vol 1 §9.7.3).
+// acknowledgement: every quarter of a window, and when no window has room for
+// the next one (IBTA Vol 1 §9.7.3). Where it does not ask, the room for the next
+// one is taken already, so that the others of the same peer cannot leave it with
+// packets that nobody acknowledges.
 func (q *QP) asksForAck(p *plan) bool {
 	r := &q.req
-	next := q.mtu + packetCost
-	return r.inflight+p.cost+next > r.window || r.sinceAck+p.cost >= r.window/4
+	f := &q.peer.flows[p.dir]
+	both := p.cost + q.mtu + packetCost
+	return r.sinceAck+p.cost >= min(r.window/4, f.window/4, maxUnasked) ||
+		r.inflight()+both > r.window || !f.take(q, &r.shares[p.dir], both)
 }

@@ -11,36 +11,81 @@ import (
 // rnrForever is the rnr_retry that never ends (IBTA Vol 1 §9.7.5.2.8).
 const rnrForever = 7
 
+// maxDeferred is how often the ACK timer starts anew although it expired: IBTA
+// Vol 1 §9.7.6.1.3 lets it expire between T and 4T.
+const maxDeferred = 3
+
 // leastWindow is the smallest window: two packets of the path MTU.
 func (q *QP) leastWindow() uint32 { return minWindowPackets * (q.mtu + packetCost) }
 
-// fits says whether n more PSNs of this cost may be in flight. One request
-// always may: progress must be possible.
-func (q *QP) fits(n, cost uint32) bool {
+// maxWindow is the most that the queue pair may have in flight.
+func (q *QP) maxWindow() uint32 {
+	return max(uint32(min(q.cfg.Window, maxWindow)), q.leastWindow())
+}
+
+// inflight is the cost of [una, nxt).
+func (r *requester) inflight() uint32 {
+	return r.shares[outbound].flight + r.shares[inbound].flight
+}
+
+// fits says whether the next request packet stays within the queue pair's own
+// limits. One request always may be in flight: progress must be possible.
+func (q *QP) fits(p *plan) bool {
 	r := &q.req
-	if r.inflight == 0 {
+	n := r.inflight()
+	return n == 0 || n+p.cost <= r.window && uint32(r.nxt.Sub(r.una))+p.n <= maxOutstanding
+}
+
+// take takes what the next request packet needs of the windows, or waits for the
+// peer's.
+func (q *QP) take(now time.Time, p *plan) bool {
+	if !q.fits(p) {
+		return false
+	}
+	if q.peer.flows[p.dir].take(q, &q.req.shares[p.dir], p.cost) {
+		q.leaveLine()
 		return true
 	}
-	return r.inflight+cost <= r.window && uint32(r.nxt.Sub(r.una))+n <= maxOutstanding
+	q.wait(now, p.dir, p.cost)
+	return false
 }
 
-// shrink halves the window after a loss, once a window.
-func (q *QP) shrink() {
-	r := &q.req
-	if r.shrunk && r.una.Before(r.recover) {
-		return
+// giveBack returns what was taken of the windows and is not needed now.
+func (q *QP) giveBack() {
+	for d := range q.req.shares {
+		if s := &q.req.shares[d]; s.credit > 0 && q.peer != nil {
+			q.peer.flows[d].giveBack(s)
+		}
 	}
-	r.shrunk, r.recover = true, r.max
-	r.window = max(r.window/2, q.leastWindow())
 }
 
-// grow opens the window by an eighth of what was acknowledged.
-func (q *QP) grow(cost uint32) {
-	r := &q.req
-	if r.shrunk && !r.una.Before(r.recover) {
-		r.shrunk = false
+// depart puts a packet in flight.
+func (q *QP) depart(p *plan) {
+	s := &q.req.shares[p.dir]
+	s.credit -= p.cost
+	s.flight += p.cost
+	if e := q.peer.flows[p.dir].epoch; s.epoch != e {
+		s.epoch, s.since = e, q.req.nxt
 	}
-	r.window = max(min(r.window+cost/8, uint32(min(q.cfg.Window, 1<<30))), q.leastWindow())
+}
+
+// arrived takes what was acknowledged out of flight, from una on, which is psn
+// now.
+func (q *QP) arrived(d direction, cost uint32, psn bth.PSN) {
+	r := &q.req
+	s := &r.shares[d]
+	q.peer.flows[d].ack(s, cost)
+	if s.since.Before(psn) {
+		s.since = psn // stays near, so that it can be compared
+	}
+	r.window = min(r.window+cost/8, q.maxWindow())
+}
+
+// lost tells the window to the peer of a loss at una, and says whether that
+// window was full.
+func (q *QP) lost() (full bool) {
+	d := directionOf(q.sq.At(0).Opcode)
+	return q.peer.flows[d].lost(&q.req.shares[d], q.req.una)
 }
 
 // costOf is the window cost of PSNs [from, to) of a request, counted from its
@@ -60,7 +105,27 @@ func (q *QP) armAckTimer(now time.Time) {
 	r.ackDeadline = time.Time{}
 	if t := bth.AckTimeout(q.attr.Timeout); t > 0 && r.una != r.nxt && !r.rnrWait {
 		r.ackDeadline = now.Add(t)
+		r.armedAt = q.peer.flows[outbound].total + q.peer.flows[inbound].total
 	}
+}
+
+// mayStillCome says whether an expiry of the ACK timer is a wait, not a loss:
+// own packets wait to be pulled, since the network here is full; or the peer
+// answers others of its queue pairs, and these packets may be behind theirs.
+// That is believed three times, which keeps the timer within 4T.
+func (q *QP) mayStillCome() bool {
+	r := &q.req
+	if p, ok := q.planNext(); ok && q.fits(&p) && q.peer.flows[p.dir].allows(q, &r.shares[p.dir], p.cost) {
+		return true
+	}
+	d := directionOf(q.sq.At(0).Opcode)
+	f, s := &q.peer.flows[d], &r.shares[d]
+	if r.deferred == maxDeferred || f.round-s.round > 1 ||
+		r.armedAt == q.peer.flows[outbound].total+q.peer.flows[inbound].total {
+		return false
+	}
+	r.deferred++
+	return true
 }
 
 // deadline is the next time that something is due.
@@ -82,9 +147,7 @@ func (q *QP) expire(now time.Time) {
 	if r.ackDeadline.IsZero() || now.Before(r.ackDeadline) {
 		return
 	}
-	if _, ok := q.planNext(); ok {
-		// Own packets wait to be pulled: the network here is full. That is a
-		// wait, not a loss.
+	if q.mayStillCome() {
 		q.cfg.Counters.AckDeferred++
 		q.armAckTimer(now)
 		return
@@ -112,8 +175,11 @@ func (q *QP) retry() {
 		return
 	}
 	r.retries--
-	q.shrink()
+	full := q.lost()
 	q.goBack()
+	for d := range r.shares {
+		q.peer.flows[d].goBack(&r.shares[d], full)
+	}
 }
 
 // goBack makes una the next PSN to send. The ACK timer starts again when that
@@ -122,7 +188,7 @@ func (q *QP) goBack() {
 	r := &q.req
 	r.nxt, r.cur, r.curPSN = r.una, 0, r.headPSN
 	r.reads.sent = 0
-	r.inflight, r.sinceAck, r.localErr = 0, 0, 0
+	r.sinceAck, r.localErr = 0, 0
 	r.ackDeadline = time.Time{}
 }
 
@@ -153,7 +219,13 @@ func (q *QP) notReady(now time.Time, psn bth.PSN, code uint8) {
 	// The peer answered: it is there.
 	r.retries = q.attr.RetryCnt
 	q.stats.RNRWait += wait
+	// The wait outlasts what is on its way. The next try is a smaller one: what
+	// follows a request that finds no receive is sent for nothing.
 	q.goBack()
+	for d := range r.shares {
+		q.peer.flows[d].forgive(&r.shares[d])
+	}
+	r.window = max(r.window/2, q.leastWindow())
 	r.rnrWait, r.rnrPSN, r.rnrUntil = true, psn, now.Add(wait)
 }
 

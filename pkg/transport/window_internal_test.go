@@ -1,0 +1,67 @@
+package transport
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/softroce/softroce/pkg/bth"
+)
+
+// TestFlowCounts: whatever queue pairs do to a flow, it counts what the shares
+// hold that were touched in this round and the one before, and never less than
+// nothing.
+func TestFlowCounts(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	set := NewPeers(0)
+	p := &peer{set: set}
+	f := &p.flows[outbound]
+	f.open(1<<20, 9216)
+	f.ready = &set.ready
+	qps := make([]*QP, 30)
+	for i := range qps {
+		qps[i] = &QP{peer: p}
+		f.join(&qps[i].req.shares[outbound])
+	}
+	for step := range 200_000 {
+		q := qps[r.IntN(len(qps))]
+		s := &q.req.shares[outbound]
+		switch r.IntN(12) {
+		case 0:
+			f.giveBack(s)
+		case 1:
+			full := f.lost(s, bth.PSN(step))
+			f.goBack(s, full)
+		case 2:
+			f.forgive(s)
+		case 3:
+			f.nextRound()
+		case 4, 5, 6, 7:
+			f.ack(s, min(s.flight, uint32(r.IntN(100_000))))
+		default:
+			cost := uint32(512 + r.IntN(4096))
+			if !f.take(q, s, cost) {
+				q.wait(time.Time{}, outbound, cost)
+				break
+			}
+			q.leaveLine()
+			s.credit -= cost
+			s.flight += cost
+		}
+		if r.IntN(3) == 0 {
+			set.TakeReady()
+		}
+		var sum uint32
+		for _, q := range qps {
+			if s := &q.req.shares[outbound]; f.round-s.round <= 1 {
+				sum += s.sum()
+			}
+		}
+		if f.used() != sum {
+			t.Fatalf("step %d: the flow counts %d, its shares hold %d", step, f.used(), sum)
+		}
+		if f.window < f.least || f.window > f.limit {
+			t.Fatalf("step %d: window %d", step, f.window)
+		}
+	}
+}
