@@ -32,7 +32,7 @@ GOFILES     = git ls-files -co --exclude-standard -- '*.go'
 BE_PKGS     = $(wildcard ./pkg/bth ./pkg/bth/bthlayer ./pkg/mrtable ./pkg/qpstate ./pkg/wq ./pkg/cq ./pkg/transport ./internal/uapi ./internal/cm ./internal/capture)
 LDFLAGS     =
 
-.PHONY: help build demo test race matrix shuffle check lint fmt fmt-check mod-check vet vet-bigendian deps fuzz-smoke interop bench bench-rxe bench-go vuln gen gen-check man cover clean
+.PHONY: help build demo test race matrix shuffle check lint fmt fmt-check mod-check vet vet-bigendian vet-crc deps fuzz-smoke interop bench bench-rxe bench-go vuln gen gen-check man cover clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
@@ -66,7 +66,7 @@ shuffle: ## run every test in random order
 	@$(TESTCOUNT) -name shuffle -- -shuffle=on -timeout $(TIMEOUT) $(TESTFLAGS) $(PKGS)
 
 # Every step runs even when an earlier one failed; the summary names the failed ones.
-CHECKS = fmt-check mod-check vet vet-bigendian lint deps gen-check shuffle race fuzz-smoke vuln
+CHECKS = fmt-check mod-check vet vet-bigendian vet-crc lint deps gen-check shuffle race fuzz-smoke vuln
 
 check: ## everything that CI checks, apart from interop
 	@failed=; summary=; \
@@ -106,6 +106,19 @@ vet-bigendian: ## vet and test build for a big-endian machine (runs the core's t
 	else \
 		echo "vet-bigendian: qemu-s390x is not installed: the tests are built, not run"; \
 		dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && GOARCH=s390x CGO_ENABLED=0 $(GO) test -c -o "$$dir/" $(BE_PKGS); \
+	fi
+
+# The CRC has assembly for amd64 and arm64 (the latter with qemu-aarch64, where that is installed) and none elsewhere;
+# the tag purego leaves it out here, too.
+vet-crc: ## the tests of the CRC without assembly, and with arm64's (runs those if qemu-aarch64 is there)
+	$(GO) vet -tags purego ./pkg/bth
+	@$(TESTCOUNT) -name purego -- -tags purego -timeout $(TIMEOUT) ./pkg/bth
+	GOARCH=arm64 CGO_ENABLED=0 $(GO) vet ./pkg/bth
+	@if command -v qemu-aarch64 >/dev/null; then \
+		$(TESTCOUNT) -name arm64 -goarch arm64 -- -short -exec qemu-aarch64 -timeout $(RACETIMEOUT) ./pkg/bth; \
+	else \
+		echo "vet-crc: qemu-aarch64 is not installed: the tests are built, not run"; \
+		GOARCH=arm64 CGO_ENABLED=0 $(GO) test -c -o /dev/null ./pkg/bth; \
 	fi
 
 lint: ## golangci-lint with .golangci.yml
