@@ -214,12 +214,13 @@ func (r *run) vethSteps(d *daemons, x, y host, path string) []func() {
 
 // report prints the tables, and writes them where asked to.
 func (r *run) report() {
-	targets := r.tab.Targets(Wants, Floors)
-	var err error
-	if *docs != "" {
-		if targets, err = MergeRxe(targets, filepath.Join(*docs, "bench-rxe.json")); err != nil {
-			r.b.Error(err)
-		}
+	dir := *docs
+	if dir == "" {
+		dir = filepath.Join("..", "..", "docs")
+	}
+	targets, err := MergeRxe(r.tab.Targets(Wants, Floors), filepath.Join(dir, "bench-rxe.json"))
+	if err != nil {
+		r.b.Error(err)
 	}
 	m := made()
 	var detail strings.Builder
