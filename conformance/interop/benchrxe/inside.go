@@ -11,16 +11,17 @@ import (
 	"time"
 )
 
-// Sizes of the run. A figure of a stream takes about a second: a warm-up round, which is not counted, says how many
-// messages that are.
+// Sizes of the run. A figure takes about a second: a warm-up round, which is not counted, says how many messages that
+// are, and every round says it for the next.
 const (
-	aim           = time.Second
-	warmBytes     = 4 << 20
-	leastBytes    = 16 << 20
-	mostBytes     = 256 << 20
-	latencyIters  = 2000
-	longEnough    = 13 * time.Minute // then no further round begins
-	latencyWarmup = 200
+	aim        = time.Second
+	warmBytes  = 4 << 20
+	leastBytes = 8 << 20
+	mostBytes  = 256 << 20
+	warmTurns  = 200 // there and back
+	leastTurns = 500
+	mostTurns  = 10_000
+	longEnough = 13 * time.Minute // then no further round begins
 )
 
 // A config is one thing that both adapters are asked for.
@@ -33,13 +34,13 @@ type config struct {
 	Iters   int
 }
 
-// For a run of about a second at the speed of an earlier one, 0 for the warm-up.
+// sized is the configuration for a run of about a second at the speed of an earlier one, 0 for the warm-up.
 func (c config) sized(speed float64) config {
 	switch {
 	case c.Latency && speed == 0:
-		c.Iters = latencyWarmup
-	case c.Latency:
-		c.Iters = latencyIters
+		c.Iters = warmTurns
+	case c.Latency: // in microseconds, one way
+		c.Iters = int(min(max(aim.Seconds()*1e6/(2*speed), leastTurns), mostTurns))
 	case speed == 0:
 		c.Iters = warmBytes / c.Size
 	default:
@@ -89,9 +90,12 @@ func (o options) inside(ctx context.Context) error {
 	}
 	fmt.Println(beginWord)
 	begin := time.Now()
-	r := &result{Kernel: kernel(), CPUs: runtime.NumCPU(), CPU: cpuModel(), CRC: timeCRC()}
+	r := &result{Kernel: kernel(), CPUs: runtime.NumCPU(), CPU: cpuModel()}
+	if r.CRC, err = timeCRC(); err != nil {
+		return err
+	}
 	for _, c := range r.CRC {
-		fmt.Printf("CRC by %s: %.0f ns a KiB\n", c.Name, c.NsPerKiB)
+		fmt.Printf("CRC by %s: %.0f ns a KiB, copied %.0f\n", c.Name, c.NsPerKiB, c.Copying)
 	}
 	soft, err := startSoftroce(ctx, o.softroce, strings.Fields(o.flags), r)
 	if err != nil {
@@ -102,11 +106,8 @@ func (o options) inside(ctx context.Context) error {
 	ab := &interleaved{adapters: [2]adapter{soft, rxe{}}, speed: map[string][2]float64{}, result: r}
 	for round := 0; round <= o.rounds && time.Since(begin) < longEnough; round++ {
 		for _, c := range configs() {
-			if !filter.MatchString(c.Name) {
-				continue
-			}
-			if err := ab.both(ctx, c, round); err != nil {
-				return err
+			if filter.MatchString(c.Name) && ctx.Err() == nil {
+				ab.both(ctx, c, round)
 			}
 		}
 		r.Rounds = round
@@ -116,6 +117,9 @@ func (o options) inside(ctx context.Context) error {
 		return err
 	}
 	r.Elapsed = time.Since(begin)
+	if err := r.complete(); err != nil {
+		return err
+	}
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -132,41 +136,32 @@ type interleaved struct {
 }
 
 // both measures a configuration for softroce and rxe; who is first changes from round to round. Round 0 is the warm-up.
-func (ab *interleaved) both(ctx context.Context, c config, round int) error {
+// Where one fails, the other's figure of that round does not count either.
+func (ab *interleaved) both(ctx context.Context, c config, round int) {
+	name := "warm-up"
+	if round > 0 {
+		name = fmt.Sprintf("round %d", round)
+	}
 	var got [2]figure
 	last := ab.speed[c.Name]
 	for i := range got {
 		who := (i + round) % 2
 		var err error
-		if got[who], err = ab.result.once(ctx, ab.adapters[who], c.sized(last[who])); err != nil {
-			return err
+		if got[who], err = ab.adapters[who].measure(ctx, c.sized(last[who])); err == nil {
+			err = got[who].check()
+		}
+		if err != nil {
+			text := strings.ReplaceAll(fmt.Sprintf("%s: %s: %v", name, c.Name, err), "\n", "; ")
+			ab.result.Failed = append(ab.result.Failed, text)
+			fmt.Printf("failed: %s\n", text)
+			return
 		}
 	}
 	ab.speed[c.Name] = [2]float64{got[0].value, got[1].value}
-	name := "warm-up"
 	if round > 0 {
 		ab.result.add(c, got[0], got[1])
-		name = fmt.Sprintf("round %d", round)
 	}
 	fmt.Printf("%s: %-26s softroce %8.4g, rxe %8.4g %s\n", name, c.Name, got[0].value, got[1].value, c.unit())
-	return nil
-}
-
-// once measures; a failure is tried again, once, aloud.
-func (r *result) once(ctx context.Context, a adapter, c config) (figure, error) {
-	f, err := a.measure(ctx, c)
-	if err == nil {
-		err = f.check()
-	}
-	if err == nil || ctx.Err() != nil {
-		return f, err
-	}
-	fmt.Printf("again: %s: %v\n", c.Name, err)
-	r.Repeated = append(r.Repeated, fmt.Sprintf("%s: %v", c.Name, err))
-	if f, err = a.measure(ctx, c); err != nil {
-		return f, fmt.Errorf("%s: %w", c.Name, err)
-	}
-	return f, f.check()
 }
 
 // check refuses a stream that took longer, by the program's own clock, than the program ran.

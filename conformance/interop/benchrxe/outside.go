@@ -45,10 +45,12 @@ func (o options) outside(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", from, err)
 		}
 	}
+	before := load()
 	r, err := o.measure(ctx)
 	if err != nil {
 		return err
 	}
+	r.Load = [2]float64{before, load()}
 	r.Date = time.Now().UTC().Format("2006-01-02")
 	fmt.Println()
 	fmt.Print(r.markdown())
@@ -87,6 +89,13 @@ func (o options) measure(ctx context.Context) (*result, error) {
 		return nil, fmt.Errorf("void: by the guest's clock it took %v, by this machine's %v", r.Elapsed, clock)
 	}
 	return r, nil
+}
+
+// load is this machine's load average of the last minute, 0 where it is not known.
+func load() (v float64) {
+	b, _ := os.ReadFile("/proc/loadavg")    // shown, not judged
+	_, _ = fmt.Sscanf(string(b), "%g ", &v) // 0 then
+	return v
 }
 
 // put copies a program into the guest.

@@ -1,10 +1,14 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"math"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/softroce/softroce/pkg/bth"
 )
 
 // What perftest prints, its head left out.
@@ -76,6 +80,43 @@ func TestReadRetransmissions(t *testing.T) {
 	}
 }
 
+// A measurement that fails is left out for both; a row that lacks half of the rounds makes the run void.
+func TestFailures(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		fails int // of four
+		void  bool
+	}{{"none", 0, false}, {"half", 2, false}, {"most", 3, true}, {"all", 4, true}} {
+		r := &result{}
+		a := &scripted{}
+		b := &scripted{fails: c.fails}
+		ab := interleaved{adapters: [2]adapter{a, b}, speed: map[string][2]float64{}, result: r}
+		for round := range 5 {
+			ab.both(t.Context(), write, round)
+			r.Rounds = round
+		}
+		if len(r.Failed) != c.fails {
+			t.Errorf("%s: got %d failures, want %d: %q", c.name, len(r.Failed), c.fails, r.Failed)
+		}
+		if err := r.complete(); (err != nil) != c.void {
+			t.Errorf("%s: got %v, want void %v", c.name, err, c.void)
+		}
+		if c.fails < 4 && (len(r.Rows) != 1 || len(r.Rows[0].Softroce) != 4-c.fails || len(r.Rows[0].RXE) != 4-c.fails) {
+			t.Errorf("%s: got rows %+v", c.name, r.Rows)
+		}
+	}
+}
+
+// scripted fails so often after the warm-up.
+type scripted struct{ calls, fails int }
+
+func (s *scripted) measure(context.Context, config) (figure, error) {
+	if s.calls++; s.calls > 1 && s.calls <= s.fails+1 {
+		return figure{}, errors.New("broken")
+	}
+	return figure{value: 1, wall: time.Second}, nil
+}
+
 // A figure whose stream is longer than the run of its program is refused.
 func TestCheck(t *testing.T) {
 	for _, c := range []struct {
@@ -112,11 +153,13 @@ func TestConfigs(t *testing.T) {
 		want  int
 	}{
 		{"warm-up", write, 0, 64},
-		{"slow", write, 0.001, 256},
+		{"slow", write, 0.001, 128},
 		{"a second", write, 0.065536, 1000},
 		{"fast", write, 9, 4096},
-		{"latency, warm-up", pong, 0, latencyWarmup},
-		{"latency", pong, 100, latencyIters},
+		{"latency, warm-up", pong, 0, 200},
+		{"latency of a second", pong, 100, 5000},
+		{"slow latency", pong, 10_000, 500},
+		{"fast latency", pong, 1, 10_000},
 	} {
 		if got := c.c.sized(c.speed).Iters; got != c.want {
 			t.Errorf("%s: got %d messages, want %d", c.name, got, c.want)
@@ -132,7 +175,20 @@ func TestIncrease(t *testing.T) {
 }
 
 func TestFastest(t *testing.T) {
-	if got := fastest([]crcTime{{"a", 3}, {"b", 1}, {"c", 2}}); got != "b" {
+	if got := fastest([]crcTime{{"a", 3, 1}, {"b", 1, 2}, {"c", 2, 2}}); got != "b" {
 		t.Errorf("got %q, want b", got)
+	}
+}
+
+// Every way to compute the CRC is timed.
+func TestTimeCRC(t *testing.T) {
+	all, err := timeCRC()
+	if err != nil || len(all) != len(bth.CRCPaths()) {
+		t.Fatalf("got %v %v, want the times of %v", all, err, bth.CRCPaths())
+	}
+	for _, c := range all {
+		if c.NsPerKiB <= 0 || c.Copying <= 0 {
+			t.Errorf("got %+v", c)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -44,7 +45,8 @@ type result struct {
 	Clock           float64          `json:"clock"`        // the guest's to this machine's
 	RXECounters     map[string]int64 `json:"rxe_counters"` // what the kernel counted in the run
 	Retransmissions int64            `json:"softroce_retransmissions"`
-	Repeated        []string         `json:"repeated,omitempty"` // measurements that failed once
+	Failed          []string         `json:"failed,omitempty"` // measurements, left out
+	Load            [2]float64       `json:"load"`             // this machine's load average before and after; the guest is 2 of it
 
 	Rows    []*row   `json:"rows"`
 	Targets []target `json:"targets"`
@@ -72,6 +74,19 @@ func (r *result) into(name, unit string, softroce, rxe float64) {
 	x := r.Rows[i]
 	x.Softroce, x.RXE = append(x.Softroce, softroce), append(x.RXE, rxe)
 	x.Ratio = median(x.Softroce) / median(x.RXE)
+}
+
+// complete fails where a row has figures of less than half of the rounds.
+func (r *result) complete() error {
+	if len(r.Rows) == 0 {
+		return errors.New("nothing was measured")
+	}
+	for _, x := range r.Rows {
+		if 2*len(x.Softroce) < r.Rounds {
+			return fmt.Errorf("%s was measured %d times in %d rounds", x.Name, len(x.Softroce), r.Rounds)
+		}
+	}
+	return nil
 }
 
 // judge sets the targets that the rows allow to judge; the bandwidth's is that of the lowest ratio.
@@ -165,13 +180,13 @@ func (r *result) markdown() string {
 func (r *result) circumstances(b *strings.Builder) {
 	var crc []string
 	for _, c := range r.CRC {
-		crc = append(crc, fmt.Sprintf("%s %.2f", c.Name, c.NsPerKiB/1e3))
+		crc = append(crc, fmt.Sprintf("%s %.2f and %.2f", c.Name, c.NsPerKiB/1e3, c.Copying/1e3))
 	}
 	used := "the daemon's own choice was used"
 	if r.CRCUsed != "" {
 		used = r.CRCUsed + " was used"
 	}
-	fmt.Fprintf(b, "- CRC there, microseconds a KiB: %s; %s.\n", strings.Join(crc, ", "), used)
+	fmt.Fprintf(b, "- CRC there, microseconds a KiB without and with a copy: %s; %s.\n", strings.Join(crc, ", "), used)
 	if r.Flags != "" {
 		fmt.Fprintf(b, "- Flags of the daemons: `%s`.\n", r.Flags)
 	}
@@ -180,7 +195,7 @@ func (r *result) circumstances(b *strings.Builder) {
 		counters = append(counters, fmt.Sprintf("%s %d", name, r.RXECounters[name]))
 	}
 	fmt.Fprintf(b, "- In the whole run softroce sent %d packets again; rxe counted: %s.\n", r.Retransmissions, strings.Join(counters, ", "))
-	fmt.Fprintf(b, "- The guest's clock ran at %.4f of this machine's; %d measurements failed and were made again.\n", r.Clock, len(r.Repeated))
+	fmt.Fprintf(b, "- The guest's clock ran at %.4f of this machine's; this machine's load average was %.1f before and %.1f after (the guest is\n  about 2); %d measurements failed and were left out.\n", r.Clock, r.Load[0], r.Load[1], len(r.Failed))
 }
 
 // The marks between which the document holds the table.
