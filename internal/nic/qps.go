@@ -155,6 +155,9 @@ func (w *worker) resolve(q *qp, a *qpstate.Attr, m qpstate.Mask) (*connection, e
 		Src: gid, Dst: a.AH.DGID, SrcPort: port, TrafficClass: a.AH.TrafficClass, HopLimit: hop,
 		FlowLabel: a.AH.FlowLabel, Flow: int32(flow), NoICRC: c.here && w.a.tap.Load() == nil,
 	}
+	if !c.here {
+		c.path.Peers = w.peers
+	}
 	c.meta = udp4791.RecvMeta{
 		Src: netip.AddrPortFrom(c.local, port), Dst: dst, TOS: a.AH.TrafficClass, TTL: hop, IDKnown: true,
 	}

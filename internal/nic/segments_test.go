@@ -189,10 +189,10 @@ var firstOnly = []unix.SockFilter{
 	{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 }
 
-// oneInHundred drops datagrams at random.
-var oneInHundred = []unix.SockFilter{
+// oneIn300 drops datagrams at random.
+var oneIn300 = []unix.SockFilter{
 	{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: filterRandom},
-	{Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, K: (1 << 32) / 100, Jf: 1},
+	{Code: unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K, K: (1 << 32) / 300, Jf: 1},
 	{Code: unix.BPF_RET | unix.BPF_K, K: 0x40000},
 	{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 }
@@ -248,8 +248,8 @@ func TestSegmentationGivenUpWhereOnlyFirstPacketsArrive(t *testing.T) {
 // Loss at random is no reason to give segmentation up.
 func TestSegmentationSurvivesLoss(t *testing.T) {
 	a, b := sites(t, 8<<20)
-	a.filterPackets(t, oneInHundred)
-	b.filterPackets(t, oneInHundred)
+	a.filterPackets(t, oneIn300)
+	b.filterPackets(t, oneIn300)
 	join(t, a, b, 14)
 	for i, op := range []verbs.WROpcode{verbs.WRRDMAWrite, verbs.WRRDMARead, verbs.WRRDMAWrite} {
 		move(t, a, b, op, 8<<20, byte(3+2*i))

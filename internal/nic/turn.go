@@ -302,11 +302,16 @@ func (w *worker) transmit() int {
 	n := w.send()
 	w.resumeWaiting()
 	w.releaseHeld()
+	w.wakeReady()
 	budget := turnBytes
 	for budget > 0 && !w.batch.blocked() {
 		q := w.active.pop()
 		if q == nil {
-			break
+			// What was pulled may have left room for others of the same peer.
+			if w.wakeReady(); w.active.head == nil {
+				break
+			}
+			continue
 		}
 		if q.removed || q.dead || w.hold(q) {
 			continue
@@ -322,6 +327,16 @@ func (w *worker) transmit() int {
 		}
 	}
 	return n + w.send()
+}
+
+// wakeReady lets those go on that waited for their peer's window, and whose turn
+// it is.
+func (w *worker) wakeReady() {
+	for e := w.peers.TakeReady(); e != nil; e = w.peers.TakeReady() {
+		if q := w.byQPN[e.QPN()]; q != nil {
+			w.active.push(q)
+		}
+	}
 }
 
 // fewPackets is how many packets a turn receives at most for acknowledgements

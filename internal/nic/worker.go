@@ -54,6 +54,7 @@ type worker struct {
 	timers   timerHeap
 	dirty    []*stage
 	batch    batcher
+	peers    *transport.Peers // windows of those that queue pairs here are connected to
 	learner  learner
 	routes   map[netip.Addr]*route
 	counters transport.Counters
@@ -107,6 +108,7 @@ func newWorker(a *Adapter, index int, ep *udp4791.Endpoint) (*worker, error) {
 	}
 	w.yielder.InProcess = !a.cfg.OwnProcess
 	w.batch.init(a.group.Segments())
+	w.peers = transport.NewPeers(2 * a.cfg.Window)
 	w.learner.init(a.cfg.StrictICRC)
 	var err error
 	if w.asleep, err = a.status.SleepWord(index); err != nil {

@@ -53,8 +53,9 @@ type Path struct {
 	NoICRC       bool   // see QP.OmitICRC
 	FlowLabel    uint32 // 20 bits
 	Flow         int32  // the caller's own mark
-	// Peers has the window that is shared by all queue pairs with this peer;
-	// nil: the queue pair has one of its own. Its owner calls TakeReady.
+	// Peers has the windows shared by all queue pairs with this peer; its owner
+	// calls TakeReady. They begin small. nil: the queue pair has windows of its
+	// own, which begin at Config.Window, for a way that loses nothing.
 	Peers *Peers
 }
 

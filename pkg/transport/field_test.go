@@ -229,7 +229,8 @@ func TestF11_WrongKeys(t *testing.T) {
 func bulk(t *testing.T, op wq.Opcode, mib int, loss float64, seed uint64) (resentPerMiB float64, took time.Duration, timeouts uint64) {
 	t.Helper()
 	n := mib << 20
-	o := options{mtu: bth.MTU1024, timeout: 12, sigAll: true, memSize: n, rd: 16, destRD: 16}.withDefaults()
+	// The bounds are for this window: a loss costs what is in flight.
+	o := options{mtu: bth.MTU1024, timeout: 12, sigAll: true, memSize: n, rd: 16, destRD: 16, window: 256 << 10}.withDefaults()
 	net := simnet.New(simnet.Config{Seed: seed, Loss: loss, Delay: 10 * time.Microsecond}, start)
 	a, b := newEnd(t, 0x11, 1, o), newEnd(t, 0x22, 2, o)
 	a.to(qpstate.RTS, b, o)

@@ -8,6 +8,5 @@ func (q *QP) OnlyAck() bool {
 	if !r.answers.ack || r.answers.nak != 0 || r.replays.waiting > 0 {
 		return false
 	}
-	_, more := q.planNext()
-	return !more
+	return !q.maySend()
 }

@@ -83,14 +83,14 @@ func (q *QP) joinPeer() {
 	}
 	if p == nil {
 		p = &peer{set: set, dst: q.path.Dst}
-		limit := q.maxWindow()
+		limit, initial := q.maxWindow(), q.maxWindow()
 		if set != nil {
-			limit = set.limit
+			limit, initial = set.limit, initialWindow
 			set.byDst[p.dst] = p
 		}
 		for d := range p.flows {
 			f := &p.flows[d]
-			f.open(limit, least)
+			f.open(initial, limit, least)
 			if set != nil {
 				f.ready = &set.ready
 			}

@@ -78,7 +78,11 @@ func (q *QP) planRead(p *plan) (n uint32, ok bool) {
 		return uint32(e.psn.Add(e.n).Sub(r.nxt)), true
 	}
 	f := &q.peer.flows[inbound]
-	share := min(r.window, f.window) / uint32(min(q.readLimit(), maxReadShare))
+	window := min(r.window, f.window)
+	share := window / uint32(min(q.readLimit(), maxReadShare))
+	// What is lost is asked for again to the request's end: not more than is
+	// needed to fill the window.
+	share = min(share, max(window/uint32(q.readLimit()), maxQuantum))
 	if f.first != nil {
 		share = min(share, f.quantum())
 	}

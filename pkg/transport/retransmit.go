@@ -36,6 +36,12 @@ func (q *QP) fits(p *plan) bool {
 	return n == 0 || n+p.cost <= r.window && uint32(r.nxt.Sub(r.una))+p.n <= maxOutstanding
 }
 
+// maySend says whether a request packet may leave now.
+func (q *QP) maySend() bool {
+	p, ok := q.planNext()
+	return ok && q.fits(&p) && q.peer.flows[p.dir].allows(q, &q.req.shares[p.dir], p.cost)
+}
+
 // take takes what the next request packet needs of the windows, or waits for the
 // peer's.
 func (q *QP) take(now time.Time, p *plan) bool {
@@ -115,7 +121,7 @@ func (q *QP) armAckTimer(now time.Time) {
 // That is believed three times, which keeps the timer within 4T.
 func (q *QP) mayStillCome() bool {
 	r := &q.req
-	if p, ok := q.planNext(); ok && q.fits(&p) && q.peer.flows[p.dir].allows(q, &r.shares[p.dir], p.cost) {
+	if q.maySend() {
 		return true
 	}
 	d := directionOf(q.sq.At(0).Opcode)

@@ -7,8 +7,8 @@ import (
 
 // Our own tuning of the windows, in bytes of window cost unless said otherwise.
 const (
-	// initialWindow is what a flow begins with: a receiver whose socket has the
-	// kernel's default buffer has room for it.
+	// initialWindow is what a shared flow begins with: a receiver whose socket has
+	// the kernel's default buffer has room for it.
 	initialWindow = 64 << 10
 	// maxQuantum is the most that a queue pair takes from a flow at once.
 	maxQuantum = 64 << 10
@@ -19,6 +19,9 @@ const (
 	// firstProbe and lastProbe are after how many windows without a loss a flow
 	// near its mark opens by a step: doubled by each loss.
 	firstProbe, lastProbe = 128, 2048
+	// rareLoss is how many windows apart losses below the mark are when they are
+	// taken for chance.
+	rareLoss = 4
 )
 
 // A direction is what is sent to the peer, or what READs make the peer send.
@@ -64,6 +67,7 @@ type flow struct {
 	mark   uint32 // where the last loss was; 0: not known
 	every  uint32 // windows to a step
 	clean  uint64 // acknowledged since the last step
+	lossAt uint64 // total at the last loss
 	epoch  uint32 // losses that shrank the window
 	shrunk uint32 // round of the last one
 
@@ -96,9 +100,9 @@ func (s *share) sum() uint32 {
 func (s *share) awaits() bool { return (s.stale > 0 || s.loose && !s.probe) && s.flight > 0 }
 
 // open prepares a flow.
-func (f *flow) open(limit, least uint32) {
+func (f *flow) open(initial, limit, least uint32) {
 	f.limit, f.least = max(limit, least), max(f.least, least)
-	f.window = max(min(initialWindow, f.limit), f.least)
+	f.window = max(min(initial, f.limit), f.least)
 	f.span = 2 * f.window
 	f.every = firstProbe
 }
@@ -315,6 +319,8 @@ func (f *flow) loosen(s *share) {
 // full, or just before.
 func (f *flow) shrink() (full bool) {
 	u := max(f.peak, f.before)
+	rare := f.total-f.lossAt > rareLoss*uint64(f.window)
+	f.lossAt = f.total
 	f.epoch++
 	f.shrunk, f.clean = f.round, 0
 	f.peak, f.before = 0, 0
@@ -322,6 +328,13 @@ func (f *flow) shrink() (full bool) {
 		// It was not the window's doing, as far as one can see.
 		f.window = max(f.window/2, f.least)
 		return false
+	}
+	if rare && u < f.mark-f.mark/8 {
+		// Nor was it here: so much has gone through before. What says otherwise
+		// is the next loss, if it comes soon.
+		f.mark -= f.mark / 32
+		f.window = max(u-u/4-u/16, f.least)
+		return true
 	}
 	if f.mark != 0 {
 		f.every = min(2*f.every, lastProbe)

@@ -16,7 +16,7 @@ func TestFlowCounts(t *testing.T) {
 	set := NewPeers(0)
 	p := &peer{set: set}
 	f := &p.flows[outbound]
-	f.open(1<<20, 9216)
+	f.open(initialWindow, 1<<20, 9216)
 	f.ready = &set.ready
 	qps := make([]*QP, 30)
 	for i := range qps {
