@@ -68,7 +68,7 @@ func startDaemon(t *testing.T, addr netip.Addr, socket string, more ...string) *
 	}
 	t.Cleanup(d.kill)
 	eventually(t, "the daemon serves", func() bool { return strings.Contains(d.log.String(), "msg=serving") })
-	m := regexp.MustCompile(`url=(\S+)`).FindStringSubmatch(d.log.String())
+	m := regexp.MustCompile(`msg=metrics url=(\S+)`).FindStringSubmatch(d.log.String())
 	if m == nil {
 		t.Fatalf("no metrics address in the log:\n%s", d.log.String())
 	}
