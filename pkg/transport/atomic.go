@@ -14,10 +14,10 @@ const atomicLen = 8
 
 // buildAtomic builds a CmpSwap or FetchAdd request. The error is a local
 // protection error: the answer could not be stored.
-func (q *QP) buildAtomic(p *plan, buf []byte) (int, Transmit, error) {
+func (q *QP) buildAtomic(p *plan, buf []byte, tx *Transmit) (int, error) {
 	e := p.e
 	if err := q.checkWritable(e.SGList); err != nil {
-		return 0, Transmit{}, err
+		return 0, err
 	}
 	op := bth.RCFetchAdd
 	h := bth.AtomicETHFields{VA: e.RemoteAddr, RKey: uint32(e.RKey), Swap: e.CompareAdd}
@@ -31,7 +31,8 @@ func (q *QP) buildAtomic(p *plan, buf []byte) (int, Transmit, error) {
 	_, reg := q.body(b, 0)
 	n, icrc := seal(buf, len(b), 0, reg)
 	q.req.sinceAck = 0
-	return n, Transmit{ICRC: icrc, Opcode: op, PSN: psn}, nil
+	tx.ICRC, tx.Opcode, tx.PSN = icrc, op, psn
+	return n, nil
 }
 
 // takeAtomicAck stores the original value, in host byte order.

@@ -15,10 +15,11 @@
 // per work request in steady state.
 //
 // Files: qp.go routes; requester.go sends requests and completer.go takes what
-// comes back; retransmit.go owns timers, retries and the window; responder.go
-// checks and executes requests; read.go and atomic.go have what is special to
-// them; nak.go answers; build.go makes bytes; modify.go changes the state;
-// errors.go maps faults to NAK codes and completion statuses.
+// comes back; retransmit.go owns timers and retries, window.go how much is in
+// flight to a peer, peers.go whose turn it is there; responder.go checks and
+// executes requests; read.go and atomic.go have what is special to them; nak.go
+// answers; build.go makes bytes; modify.go changes the state; errors.go maps
+// faults to NAK codes and completion statuses.
 //
 // A QP is used by one goroutine at a time.
 package transport

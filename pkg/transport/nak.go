@@ -19,6 +19,9 @@ type answers struct {
 // acknowledges says whether an ACK or a NAK waits.
 func (r *responder) acknowledges() bool { return r.answers.ack || r.answers.nak != 0 }
 
+// hasAnswers says whether anything waits to be answered.
+func (r *responder) hasAnswers() bool { return r.acknowledges() || r.replays.waiting > 0 }
+
 // dropAnswers makes the responder silent.
 func (r *responder) dropAnswers() {
 	r.answers = answers{}

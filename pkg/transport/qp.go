@@ -170,11 +170,15 @@ func (q *QP) PollTransmit(now time.Time, buf []byte) (n int, tx Transmit) {
 	buf = buf[:TransmitSpace:TransmitSpace]
 	// An acknowledgement goes first; a stream of READ responses takes turns
 	// with own requests.
-	if q.rsp.acknowledges() || q.answerNext {
-		if n, tx = q.pollResponse(now, buf); n == 0 {
-			n, tx = q.pollRequest(now, buf)
-		}
-	} else if n, tx = q.pollRequest(now, buf); n == 0 {
+	answers := q.rsp.hasAnswers()
+	if answers && (q.answerNext || q.rsp.acknowledges()) {
+		n, tx = q.pollResponse(now, buf)
+		answers = false
+	}
+	if n == 0 {
+		n = q.pollRequest(now, buf, &tx)
+	}
+	if n == 0 && answers {
 		n, tx = q.pollResponse(now, buf)
 	}
 	if n == 0 {

@@ -91,9 +91,9 @@ func (q *QP) planRead(p *plan) (n uint32, ok bool) {
 
 // buildReadRequest builds a READ Request. The error is a local protection
 // error.
-func (q *QP) buildReadRequest(p *plan, buf []byte) (int, Transmit, error) {
+func (q *QP) buildReadRequest(p *plan, buf []byte, tx *Transmit) (int, error) {
 	if err := q.checkWritable(p.e.SGList); err != nil {
-		return 0, Transmit{}, err
+		return 0, err
 	}
 	psn := q.req.nxt
 	b := q.header(buf[:0], bth.RCReadRequest, psn, 0, true, false)
@@ -102,7 +102,8 @@ func (q *QP) buildReadRequest(p *plan, buf []byte) (int, Transmit, error) {
 	_, reg := q.body(b, 0)
 	n, icrc := seal(buf, len(b), 0, reg)
 	q.req.sinceAck = 0
-	return n, Transmit{ICRC: icrc, Opcode: bth.RCReadRequest, PSN: psn}, nil
+	tx.ICRC, tx.Opcode, tx.PSN = icrc, bth.RCReadRequest, psn
+	return n, nil
 }
 
 // takeReadResponse stores the response due at una. After a retry a response may

@@ -92,35 +92,36 @@ type plan struct {
 
 // planNext finds the next request packet that may leave now, if the windows
 // allow it. It changes nothing.
-func (q *QP) planNext() (p plan, ok bool) {
+func (q *QP) planNext(p *plan) bool {
 	r := &q.req
 	if !q.state.SendsRequests() || r.rnrWait || r.localErr != 0 || r.cur >= q.sq.Len() {
-		return p, false
+		return false
 	}
 	p.e = q.sq.At(r.cur)
 	p.off = uint32(r.nxt.Sub(r.curPSN))
 	p.resend = r.nxt.Before(r.max)
-	if p.off == 0 && !q.mayStart(&p) {
-		return p, false
+	if p.off == 0 && !q.mayStart(p) {
+		return false
 	}
 	left := p.e.User[userLength] - uint64(p.off)*uint64(q.mtu)
 	switch {
 	case p.e.Opcode == wq.RDMARead:
-		if p.n, ok = q.planRead(&p); !ok {
-			return p, false
+		var ok bool
+		if p.n, ok = q.planRead(p); !ok {
+			return false
 		}
 		p.bytes = uint32(min(left, uint64(p.n)*uint64(q.mtu)))
 	case answered(p.e.Opcode):
 		if r.reads.sent >= q.readLimit() {
-			return p, false
+			return false
 		}
-		p.n = 1
+		p.n, p.bytes = 1, 0
 	default:
 		p.n, p.bytes = 1, uint32(min(left, uint64(q.mtu)))
 	}
 	p.cost = p.bytes + p.n*packetCost
 	p.dir = directionOf(p.e.Opcode)
-	return p, true
+	return true
 }
 
 // mayStart says whether entry cur may send its first packet: in SQD only what
@@ -137,24 +138,25 @@ func (q *QP) mayStart(p *plan) bool {
 func (q *QP) readLimit() int { return int(q.attr.MaxRDAtomic) }
 
 // pollRequest builds the next request packet.
-func (q *QP) pollRequest(now time.Time, buf []byte) (n int, tx Transmit) {
+func (q *QP) pollRequest(now time.Time, buf []byte, tx *Transmit) (n int) {
+	var p plan
 	for {
-		p, ok := q.planNext()
+		ok := q.planNext(&p)
 		if !ok {
 			q.checkStartable()
 		}
 		if !ok || !q.take(now, &p) {
 			q.giveBack()
-			return 0, tx
+			return 0
 		}
 		var err error
 		switch {
 		case p.e.Opcode == wq.RDMARead:
-			n, tx, err = q.buildReadRequest(&p, buf)
+			n, err = q.buildReadRequest(&p, buf, tx)
 		case answered(p.e.Opcode):
-			n, tx, err = q.buildAtomic(&p, buf)
+			n, err = q.buildAtomic(&p, buf, tx)
 		default:
-			n, tx, err = q.buildMessage(&p, buf)
+			n, err = q.buildMessage(&p, buf, tx)
 		}
 		if err != nil {
 			q.req.localErr = cq.LocProtErr
@@ -163,7 +165,7 @@ func (q *QP) pollRequest(now time.Time, buf []byte) (n int, tx Transmit) {
 		}
 		q.sent(now, &p)
 		tx.Resend = p.resend
-		return n, tx
+		return n
 	}
 }
 
@@ -241,7 +243,7 @@ var messageOpcodes = [...]opcodesOf{
 
 // buildMessage builds a packet of a SEND or a WRITE. The error is a local
 // protection error.
-func (q *QP) buildMessage(p *plan, buf []byte) (int, Transmit, error) {
+func (q *QP) buildMessage(p *plan, buf []byte, tx *Transmit) (int, error) {
 	e, r := p.e, &q.req
 	last := p.off+1 == packetsOf(e)
 	op := messageOpcodes[e.Opcode].at(p.off == 0, last)
@@ -262,7 +264,7 @@ func (q *QP) buildMessage(p *plan, buf []byte) (int, Transmit, error) {
 	}
 	place, reg := q.body(b, int(p.bytes))
 	if err := q.gather(e, uint64(p.off)*uint64(q.mtu), place, &reg); err != nil {
-		return 0, Transmit{}, err
+		return 0, err
 	}
 	n, icrc := seal(buf, len(b)+int(p.bytes), int(p.bytes), reg)
 	if ask {
@@ -270,7 +272,8 @@ func (q *QP) buildMessage(p *plan, buf []byte) (int, Transmit, error) {
 	} else {
 		r.sinceAck += p.cost
 	}
-	return n, Transmit{ICRC: icrc, Opcode: op, PSN: r.nxt}, nil
+	tx.ICRC, tx.Opcode, tx.PSN = icrc, op, r.nxt
+	return n, nil
 }
 
 // asksForAck says whether a packet inside a message asks for an

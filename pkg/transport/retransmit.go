@@ -38,8 +38,8 @@ func (q *QP) fits(p *plan) bool {
 
 // maySend says whether a request packet may leave now.
 func (q *QP) maySend() bool {
-	p, ok := q.planNext()
-	return ok && q.fits(&p) && q.peer.flows[p.dir].allows(q, &q.req.shares[p.dir], p.cost)
+	var p plan
+	return q.planNext(&p) && q.fits(&p) && q.peer.flows[p.dir].allows(q, &q.req.shares[p.dir], p.cost)
 }
 
 // take takes what the next request packet needs of the windows, or waits for the
