@@ -68,7 +68,6 @@ func (l *belt) parse(from, to int, e, peer *end) {
 // run moves packets until all is done.
 func (l *belt) run(ends []int) {
 	for moved := true; moved; {
-		moved = false
 		n := 0
 		t0 := time.Now()
 		for i, x := range l.a {

@@ -207,9 +207,18 @@ func (f *flow) offer() {
 		return
 	}
 	q := f.first
-	if s := &q.req.shares[q.line.dir]; s.awaits() || f.allows(q, s, q.line.need) {
+	if s := &q.req.shares[q.line.dir]; s.awaits() || f.allows(q, s, f.turn(q, s)) {
 		f.ready.push(f)
 	}
+}
+
+// turn is what a queue pair in line gets when its turn comes: a quantum, not the
+// first packet that there is room for, so that runs stay long.
+func (f *flow) turn(q *QP, s *share) uint32 {
+	if s.stale > 0 || s.loose {
+		return q.line.need
+	}
+	return max(q.line.need, f.quantum())
 }
 
 // serve gives the first in line its turn: a part of the window, and its place
@@ -220,13 +229,9 @@ func (f *flow) serve() *QP {
 	if q == nil {
 		return nil
 	}
-	need := q.line.need
 	s := &q.req.shares[q.line.dir]
 	f.touch(s)
-	if s.stale == 0 && !s.loose {
-		need = max(need, min(f.quantum(), f.room()+s.credit))
-	}
-	if !s.awaits() && !f.take(q, s, need) {
+	if !s.awaits() && !f.take(q, s, f.turn(q, s)) {
 		return nil
 	}
 	f.remove(q)

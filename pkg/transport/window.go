@@ -118,8 +118,9 @@ func (f *flow) room() uint32 {
 	return 0
 }
 
-// quantum is what a queue pair takes at once, so that the others get a turn.
-func (f *flow) quantum() uint32 { return min(max(f.window/16, f.least/2), maxQuantum) }
+// quantum is what a queue pair takes at once, so that the others get a turn. It
+// is long enough for a run of packets and one acknowledgement.
+func (f *flow) quantum() uint32 { return min(max(f.window/4, f.least/2), maxQuantum) }
 
 // touch counts a share in the present round. One that was forgotten, and still
 // has something in flight, is not counted before it hears of it.
