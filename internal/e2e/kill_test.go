@@ -57,6 +57,35 @@ func TestKillClientLeavesNothing(t *testing.T) {
 	}
 }
 
+// The same with both queue pairs on one daemon, whose packets go by memory: of
+// one worker, and between two.
+func TestKillClientOfOneDaemonLeavesNothing(t *testing.T) {
+	needsSharedMemory(t)
+	const times = 20
+	for _, workers := range []string{"1", "2"} {
+		t.Run(workers+" workers", func(t *testing.T) {
+			d := startDaemon(t, testaddr.Take(t, 1)[0], socketIn(t), "--workers", workers)
+			for range warmup {
+				killOne(t, d, d)
+			}
+			before := d.settled()
+			for range times {
+				killOne(t, d, d)
+			}
+			after := d.settled()
+			if n := d.metric("softroce_local_packets_total", ""); n == 0 {
+				t.Error("no packet went by memory")
+			}
+			if after.descriptors != before.descriptors || after.shared != before.shared || after.rss-before.rss > rssSlack {
+				t.Errorf("before %+v, after %d kills %+v", before, times, after)
+			}
+			if code := d.stop(); code != 0 {
+				t.Errorf("exit status %d after SIGTERM, want 0\n%s", code, d.log)
+			}
+		})
+	}
+}
+
 const (
 	// warmup kills fill the daemon's pools before the first look.
 	warmup = 5

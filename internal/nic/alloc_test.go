@@ -20,7 +20,7 @@ func TestLossDoesNotAllocate(t *testing.T) {
 			a, b := newSite(t, nil, 1<<20, change), newSite(t, nil, 1<<20, change)
 			a.filterPackets(t, oneIn300)
 			b.filterPackets(t, oneIn300)
-			join(t, a, b, 12) // an ACK timer of 17 ms
+			join(t, a, b, 14) // an ACK timer of 67 ms
 			ctx := within(t)
 			var list [2]verbs.SGE
 			run := func(rounds, size int) {
