@@ -13,6 +13,7 @@ type Endpoint struct {
 	worker int
 	recv   []int // receive socket per local address, in the group's order
 	next   int   // the address that ReadBatch looks at first
+	more   bool  // the last ReadBatch was full
 
 	rx rxBatch
 	tx txBatch
@@ -81,6 +82,7 @@ func (e *Endpoint) ReadBatch() ([]RecvSlot, error) {
 	}
 	b := &e.rx
 	got := 0
+	defer func() { e.more = got == len(b.hdrs) }()
 	first := e.next
 	if e.next++; e.next >= len(e.recv) {
 		e.next = 0
@@ -105,6 +107,10 @@ func (e *Endpoint) ReadBatch() ([]RecvSlot, error) {
 	}
 	return b.slots[:got], nil
 }
+
+// More says that the last ReadBatch took as much as it could: further datagrams
+// may wait.
+func (e *Endpoint) More() bool { return e.more }
 
 // fill turns headers [from, from+n) into slots.
 func (b *rxBatch) fill(from, n int, l *local) {
