@@ -45,6 +45,15 @@ func (r *run) add(row Row, v float64, err error) {
 	r.tab.Add(row, v)
 }
 
+// floor takes a floor's figure in.
+func (r *run) floor(row Row, v, waited float64, err error) {
+	if err != nil {
+		r.add(row, v, err)
+		return
+	}
+	r.tab.AddFloor(row, v, waited)
+}
+
 // shuffled makes steps in an order of the round's own.
 func (r *run) shuffled(steps []func()) {
 	r.rng.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
@@ -69,7 +78,7 @@ func (r *run) stream(x, y host, row Row, rx rawudp.Receiver, size, around int) f
 	return func() {
 		res, err := rawudp.Stream(rawudp.Config{Tx: x.side(), Rx: y.side(), Size: size + around, Receiver: rx, Duration: floorTime})
 		row.Unit = GBs
-		r.add(row, res.Rate()*float64(size)/1e9, err)
+		r.floor(row, res.Rate()*float64(size)/1e9, res.Waited, err)
 	}
 }
 
@@ -86,7 +95,7 @@ func (r *run) floors(x, y host, path string, mtu int) []func() {
 func (r *run) batches(x, y host, path string, size int) func() {
 	return func() {
 		res, err := rawudp.Batches(rawudp.Config{Tx: x.side(), Rx: y.side(), Size: size, Duration: floorTime})
-		r.add(Row{Ref: Ref{path, RawBatches}, Unit: Rate}, res.Rate()/1e6, err)
+		r.floor(Row{Ref: Ref{path, RawBatches}, Unit: Rate}, res.Rate()/1e6, res.Waited, err)
 	}
 }
 
@@ -95,13 +104,13 @@ func (r *run) rawTrips(x, y host, name string, size int, block, unpinned bool) f
 	return func() {
 		c := rawudp.Config{Tx: x.side(), Rx: y.side(), Size: size + onlyBytes, Block: block, Unpinned: unpinned, Duration: shortTime}
 		res, err := rawudp.PingPong(c)
-		r.add(Row{Ref: Ref{Trips, name}, Unit: Micros, Size: size}, float64(res.Median.Nanoseconds())/1e3, err)
+		r.floor(Row{Ref: Ref{Trips, name}, Unit: Micros, Size: size}, float64(res.Median.Nanoseconds())/1e3, res.Waited, err)
 	}
 }
 
 func (r *run) memcpy() {
-	v, err := rawudp.Memcpy(64<<20, shortTime)
-	r.add(Row{Ref: Ref{Memory, MemcpyName}, Unit: GBs, Size: 64 << 20}, v/1e9, err)
+	v, waited, err := rawudp.Memcpy(64<<20, shortTime)
+	r.floor(Row{Ref: Ref{Memory, MemcpyName}, Unit: GBs, Size: 64 << 20}, v/1e9, waited, err)
 }
 
 // tcp measures kernel TCP with writes of size bytes.

@@ -1,7 +1,10 @@
 package bench
 
 import (
+	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -54,8 +57,8 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// What was started dies with the thread that starts, so with the benchmark.
-func TestStarterKills(t *testing.T) {
+// What was started ends with the benchmark.
+func TestStarterEnds(t *testing.T) {
 	var p *proc
 	t.Run("run", func(t *testing.T) {
 		var err error
@@ -65,8 +68,39 @@ func TestStarterKills(t *testing.T) {
 	})
 	select {
 	case <-p.done:
-	case <-time.After(patience):
+	default:
 		p.stop()
-		t.Error("a process outlived its starter")
+		t.Error("a process outlived its benchmark")
+	}
+}
+
+// What was started dies with its starter's process, however that ends.
+func TestStarterDies(t *testing.T) {
+	if os.Getenv("BENCH_STARTER") != "" {
+		p, err := newStarter(t).start(host{}, "sleep", "1000")
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Printf("pid %d\n", p.cmd.Process.Pid)
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		<-p.done
+	}
+	self := exec.Command(os.Args[0], "-test.run", "^TestStarterDies$")
+	self.Env = append(os.Environ(), "BENCH_STARTER=1")
+	out, err := self.Output() // ends when nobody has its output open
+	var pid int
+	if _, scan := fmt.Sscanf(string(out), "pid %d", &pid); scan != nil {
+		t.Fatalf("got %q, %v", out, err)
+	}
+	for end := time.Now().Add(patience); ; <-time.After(5 * time.Millisecond) {
+		if err := syscall.Kill(pid, 0); errors.Is(err, syscall.ESRCH) {
+			return
+		}
+		if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && strings.Contains(string(stat), ") Z ") {
+			return // dead, its new parent has not asked yet
+		}
+		if time.Now().After(end) {
+			t.Fatalf("process %d outlived its starter's", pid)
+		}
 	}
 }

@@ -39,21 +39,31 @@ func (h host) in(f func() error) error {
 
 func (h host) side() rawudp.Side { return rawudp.Side{Addr: h.addr, In: h.in} }
 
-// starter starts processes on one thread that lives as long as the benchmark:
-// they are killed when it ends, however it ends.
-type starter struct{ work chan func() }
+// starter starts processes, and ends what is left of them with the benchmark.
+// Should this process be killed, they are killed with it, or rather with the
+// thread that started them, which therefore lives as long.
+type starter struct {
+	work  chan func()
+	procs []*proc
+}
 
 func newStarter(tb testing.TB) *starter {
 	s := &starter{work: make(chan func())}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		runtime.LockOSThread() // never unlocked: the thread ends with its work
+		runtime.LockOSThread() // never unlocked: nobody else uses the thread
 		for f := range s.work {
 			f()
 		}
 	}()
-	tb.Cleanup(func() { close(s.work); <-ended })
+	tb.Cleanup(func() {
+		for _, p := range s.procs {
+			p.stop()
+		}
+		close(s.work)
+		<-ended
+	})
 	return s
 }
 
@@ -98,6 +108,7 @@ func (s *starter) start(h host, name string, args ...string) (*proc, error) {
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start %s: %w", filepath.Base(name), err)
 	}
+	s.procs = append(s.procs, p)
 	go func() {
 		p.err = p.cmd.Wait()
 		close(p.done)

@@ -29,14 +29,20 @@ type Row struct {
 	Unit   string
 	Size   int       // bytes of a message; 0: does not matter
 	Values []float64 // one for each round
+	// Waited is, of a floor, which part of the time it waited for a CPU that
+	// others had, for each round; else empty.
+	Waited []float64
 	// Base are the rows to compare with; of several, the one with the greatest
 	// median.
 	Base []Ref
 }
 
-// Median is the middle value; of an even number the mean of the middle two.
-func (r *Row) Median() float64 {
-	v := slices.Sorted(slices.Values(r.Values))
+// Median is the middle value.
+func (r *Row) Median() float64 { return median(r.Values) }
+
+// median is the middle value; of an even number the mean of the middle two.
+func median(values []float64) float64 {
+	v := slices.Sorted(slices.Values(values))
 	n := len(v)
 	switch {
 	case n == 0:
@@ -56,7 +62,8 @@ func (r *Row) MarshalJSON() ([]byte, error) {
 		Size   int       `json:"size,omitempty"`
 		Median float64   `json:"median"`
 		Values []float64 `json:"values"`
-	}{r.Path, r.Name, r.Unit, r.Size, r.Median(), r.Values})
+		Waited []float64 `json:"waited,omitempty"`
+	}{r.Path, r.Name, r.Unit, r.Size, r.Median(), r.Values, r.Waited})
 }
 
 // A Table is a whole run.
@@ -70,6 +77,13 @@ func (t *Table) Add(like Row, value float64) {
 		t.Rows = append(t.Rows, r)
 	}
 	r.Values = append(r.Values, value)
+}
+
+// AddFloor is Add for a floor that waited for a part of the time.
+func (t *Table) AddFloor(like Row, value, waited float64) {
+	t.Add(like, value)
+	r := t.Find(like.Ref)
+	r.Waited = append(r.Waited, waited)
 }
 
 // Find returns the row, nil when there is none.

@@ -81,6 +81,7 @@ func (f Floor) best(t *Table) (refs []Ref) {
 const (
 	leastOfReference = 0.8  // part of the reference program's figure
 	mostOfFloor      = 1.05 // who gets more did not have a floor beneath
+	mostWaited       = 0.1  // part of the time that it waited for a CPU
 )
 
 // Words of the table.
@@ -112,6 +113,9 @@ func (t *Table) Targets(wants []Want, floors []Floor) []Target {
 			g.reached(v)
 		} else if r != nil && len(w.Base) == 0 {
 			g.reached(r.Median())
+		}
+		if b := t.Best(w.Base...); b != nil && g.Ratio != nil && median(b.Waited) > mostWaited {
+			g.Note, g.Met = fmt.Sprintf("%sthe floor waited for a CPU %.0f %% of the time", void, 100*median(b.Waited)), false
 		}
 		for _, f := range floors {
 			if g.Ratio == nil || !slices.ContainsFunc(f.Rows, func(r Ref) bool { return slices.Contains(w.Base, r) }) {

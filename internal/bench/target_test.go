@@ -77,6 +77,19 @@ func TestDisturbedFloor(t *testing.T) {
 	}
 }
 
+// A floor whose threads did not have their CPUs is none.
+func TestWaitingFloor(t *testing.T) {
+	for waited, void := range map[float64]bool{0.09: false, 0.11: true} {
+		var tab Table
+		tab.Add(Row{Ref: Ref{Loop, "x"}}, 6)
+		tab.AddFloor(Row{Ref: Ref{Loop, RawBatches}}, 2, waited)
+		got := tab.Targets([]Want{want("x", 3, 6, Ref{Loop, "x"}, Ref{Loop, RawBatches})}, Floors)[0]
+		if (got.verdict() == "void: the floor waited for a CPU 11 % of the time") != void || got.Met == void {
+			t.Errorf("waited %v: got %+v, want void %v", waited, got, void)
+		}
+	}
+}
+
 // No name is there twice, and the goal lies beyond the must.
 func TestWants(t *testing.T) {
 	seen := map[string]bool{}

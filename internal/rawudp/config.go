@@ -95,6 +95,9 @@ type Result struct {
 	Packets int64 // that came
 	Lost    int64 // sent and given up, over the whole run
 	Elapsed time.Duration
+	// Waited is the part of the time that a thread, of the two the worse off,
+	// waited for a CPU that others had: the floor is disturbed.
+	Waited float64
 }
 
 // Rate is packets a second.
@@ -109,4 +112,5 @@ func (r Result) Rate() float64 {
 type RTT struct {
 	Trips       int
 	Median, P99 time.Duration
+	Waited      float64 // as of a Result
 }

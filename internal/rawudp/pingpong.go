@@ -38,7 +38,7 @@ func PingPong(c Config) (RTT, error) {
 	var stop atomic.Bool
 	there, back := newPinger(d.tx, d.rx, c), newPinger(d.rx, d.tx, c)
 	var times []time.Duration
-	err = together(!c.Unpinned, func() (err error) {
+	waited, err := together(!c.Unpinned, func() (err error) {
 		defer stop.Store(true)
 		times, err = there.trips(c.Duration)
 		return err
@@ -47,7 +47,7 @@ func PingPong(c Config) (RTT, error) {
 		return RTT{}, err
 	}
 	slices.Sort(times)
-	return RTT{Trips: len(times), Median: times[len(times)/2], P99: times[len(times)*99/100]}, nil
+	return RTT{Trips: len(times), Median: times[len(times)/2], P99: times[len(times)*99/100], Waited: waited}, nil
 }
 
 // pinger is one side.

@@ -3,6 +3,8 @@ package rawudp
 import (
 	"errors"
 	"net/netip"
+	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -131,6 +133,37 @@ func TestErrorEnds(t *testing.T) {
 	}
 }
 
+// A thread that others keep from its CPU says so: three spin on one.
+func TestWaited(t *testing.T) {
+	var stop atomic.Bool
+	spinner := func() error {
+		for !stop.Load() {
+		}
+		return nil
+	}
+	others := []<-chan outcome{onThread(0, true, spinner), onThread(0, true, spinner)}
+	defer func() {
+		stop.Store(true)
+		for _, o := range others {
+			<-o
+		}
+	}()
+	var o outcome
+	for d := 50 * time.Millisecond; o.waited == 0 && d < 10*time.Second; d *= 2 {
+		o = <-onThread(0, true, func() error {
+			for start := time.Now(); time.Since(start) < d; {
+			}
+			return nil
+		})
+	}
+	if _, err := os.Stat("/proc/thread-self/schedstat"); err != nil {
+		t.Skipf("no schedstat here: %v", err)
+	}
+	if o.err != nil || o.waited <= 0 || o.waited > 1 {
+		t.Errorf("got %+v, want that it waited for a part of the time", o)
+	}
+}
+
 func TestConfig(t *testing.T) {
 	c, err := Config{Size: 4112}.withDefaults()
 	if err != nil || c.Segments != 15 || c.Window != 1<<20 {
@@ -150,10 +183,10 @@ func TestConfig(t *testing.T) {
 }
 
 func TestMemcpy(t *testing.T) {
-	if v, err := Memcpy(1<<20, time.Millisecond); err != nil || v <= 0 {
-		t.Errorf("got %v %v", v, err)
+	if v, waited, err := Memcpy(1<<20, time.Millisecond); err != nil || v <= 0 || waited < 0 {
+		t.Errorf("got %v %v %v", v, waited, err)
 	}
-	if _, err := Memcpy(0, time.Second); err == nil {
+	if _, _, err := Memcpy(0, time.Second); err == nil {
 		t.Error("no bytes were copied without an error")
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -127,63 +126,4 @@ func openDuo(tx, rx Side) (d duo, err error) {
 func (d duo) close() {
 	d.tx.close()
 	d.rx.close()
-}
-
-// together runs active and passive on a thread each, active once passive runs.
-// passive must end when active has.
-func together(pinned bool, active, passive func() error) error {
-	ready := make(chan struct{})
-	in := onThread(1, pinned, func() error {
-		close(ready)
-		return passive()
-	})
-	select {
-	case <-ready:
-	case err := <-in:
-		return err
-	}
-	return errors.Join(<-onThread(0, pinned, active), <-in)
-}
-
-// onThread runs f on a thread of its own, if pinned on the i-th CPU that the
-// process may use.
-func onThread(i int, pinned bool, f func() error) <-chan error {
-	done := make(chan error, 1)
-	go func() {
-		// Never unlocked when pinned: the thread ends with its affinity.
-		runtime.LockOSThread()
-		if !pinned {
-			defer runtime.UnlockOSThread()
-		} else if err := pin(i); err != nil {
-			done <- err
-			return
-		}
-		done <- f()
-	}()
-	return done
-}
-
-func pin(i int) error {
-	var may, set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &may); err != nil {
-		return fmt.Errorf("rawudp: affinity: %w", err)
-	}
-	n := may.Count()
-	for cpu, seen := 0, 0; n > 1; cpu++ {
-		if !may.IsSet(cpu) {
-			continue
-		}
-		if seen == i%n {
-			set.Set(cpu)
-			break
-		}
-		seen++
-	}
-	if n < 2 {
-		return nil
-	}
-	if err := unix.SchedSetaffinity(0, &set); err != nil {
-		return fmt.Errorf("rawudp: affinity: %w", err)
-	}
-	return nil
 }

@@ -62,11 +62,12 @@ func run(c Config, d duo, send func() unix.Errno, receive func() (int, unix.Errn
 	if s.window < s.bytes {
 		return res, fmt.Errorf("rawudp: the receive buffer holds %d bytes, a send has %d; raise net.core.rmem_max", s.window, s.bytes)
 	}
-	err := together(!c.Unpinned, func() (err error) {
+	waited, err := together(!c.Unpinned, func() (err error) {
 		defer k.stop.Store(true)
 		res, err = s.run()
 		return err
 	}, func() error { return drain(&k, d.rx.fd, receive) })
+	res.Waited = waited
 	return res, err
 }
 
