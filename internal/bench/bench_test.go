@@ -177,7 +177,7 @@ func (r *run) sweepSteps(d *daemons, x, y host) []func() {
 			}
 		}
 		if size < 4096 {
-			steps = append(steps, r.stream(x, y, Row{Ref: Ref{Loop, RawPackets + SizeName(size)}, Size: size}, rawudp.Recvmsg, size, middleBytes))
+			steps = append(steps, r.stream(x, y, Row{Ref: Ref{Loop, RawPackets + SizeName(size)}, Size: size}, rawudp.Recvmsg, size))
 		}
 		if size > 8 && size <= 4096 {
 			steps = append(steps, r.rawTrips(x, y, RawSpinning+SizeName(size), size, false, false))

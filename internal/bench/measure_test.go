@@ -3,6 +3,7 @@ package bench
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -45,13 +46,24 @@ func (r *run) add(row Row, v float64, err error) {
 	r.tab.Add(row, v)
 }
 
-// floor takes a floor's figure in.
-func (r *run) floor(row Row, v, waited float64, err error) {
-	if err != nil {
-		r.add(row, v, err)
-		return
+// floorTries is how often a floor is measured when others keep it from its CPUs.
+const floorTries = 4
+
+// floor measures a floor: again when it was disturbed, and the least disturbed
+// counts. What is held against it is measured once.
+func (r *run) floor(row Row, measure func() (v, waited float64, err error)) {
+	best, least := 0.0, math.Inf(1)
+	for i := 0; i < floorTries && least > mostWaited; i++ {
+		v, waited, err := measure()
+		if err != nil {
+			r.add(row, 0, err)
+			return
+		}
+		if waited < least {
+			best, least = v, waited
+		}
 	}
-	r.tab.AddFloor(row, v, waited)
+	r.tab.AddFloor(row, best, least)
 }
 
 // shuffled makes steps in an order of the round's own.
@@ -74,11 +86,14 @@ func (r *run) with(x, y host, steps func(d *daemons) []func()) {
 }
 
 // stream measures a floor with segmentation offload, in GB/s of payload.
-func (r *run) stream(x, y host, row Row, rx rawudp.Receiver, size, around int) func() {
+func (r *run) stream(x, y host, row Row, rx rawudp.Receiver, size int) func() {
+	row.Unit = GBs
+	c := rawudp.Config{Tx: x.side(), Rx: y.side(), Size: size + middleBytes, Receiver: rx, Duration: floorTime}
 	return func() {
-		res, err := rawudp.Stream(rawudp.Config{Tx: x.side(), Rx: y.side(), Size: size + around, Receiver: rx, Duration: floorTime})
-		row.Unit = GBs
-		r.floor(row, res.Rate()*float64(size)/1e9, res.Waited, err)
+		r.floor(row, func() (float64, float64, error) {
+			res, err := rawudp.Stream(c)
+			return res.Rate() * float64(size) / 1e9, res.Waited, err
+		})
 	}
 }
 
@@ -86,31 +101,37 @@ func (r *run) stream(x, y host, row Row, rx rawudp.Receiver, size, around int) f
 func (r *run) floors(x, y host, path string, mtu int) []func() {
 	names := Raw(path)
 	return []func(){
-		r.stream(x, y, Row{Ref: names[0]}, rawudp.Recvmsg, mtu, middleBytes),
-		r.stream(x, y, Row{Ref: names[1]}, rawudp.Recvmmsg, mtu, middleBytes),
+		r.stream(x, y, Row{Ref: names[0]}, rawudp.Recvmsg, mtu),
+		r.stream(x, y, Row{Ref: names[1]}, rawudp.Recvmmsg, mtu),
 	}
 }
 
 // batches measures datagrams by sendmmsg, in millions a second.
 func (r *run) batches(x, y host, path string, size int) func() {
+	c := rawudp.Config{Tx: x.side(), Rx: y.side(), Size: size, Duration: floorTime}
 	return func() {
-		res, err := rawudp.Batches(rawudp.Config{Tx: x.side(), Rx: y.side(), Size: size, Duration: floorTime})
-		r.floor(Row{Ref: Ref{path, RawBatches}, Unit: Rate}, res.Rate()/1e6, res.Waited, err)
+		r.floor(Row{Ref: Ref{path, RawBatches}, Unit: Rate}, func() (float64, float64, error) {
+			res, err := rawudp.Batches(c)
+			return res.Rate() / 1e6, res.Waited, err
+		})
 	}
 }
 
-// rawTrips measures a floor's round trip of a message of size bytes.
+// rawTrips measures a floor's round trip of a message of size bytes. Its median
+// is one of trips for which both threads had their CPUs.
 func (r *run) rawTrips(x, y host, name string, size int, block, unpinned bool) func() {
+	c := rawudp.Config{Tx: x.side(), Rx: y.side(), Size: size + onlyBytes, Block: block, Unpinned: unpinned, Duration: shortTime}
 	return func() {
-		c := rawudp.Config{Tx: x.side(), Rx: y.side(), Size: size + onlyBytes, Block: block, Unpinned: unpinned, Duration: shortTime}
 		res, err := rawudp.PingPong(c)
-		r.floor(Row{Ref: Ref{Trips, name}, Unit: Micros, Size: size}, float64(res.Median.Nanoseconds())/1e3, res.Waited, err)
+		r.add(Row{Ref: Ref{Trips, name}, Unit: Micros, Size: size}, float64(res.Median.Nanoseconds())/1e3, err)
 	}
 }
 
 func (r *run) memcpy() {
-	v, waited, err := rawudp.Memcpy(64<<20, shortTime)
-	r.floor(Row{Ref: Ref{Memory, MemcpyName}, Unit: GBs, Size: 64 << 20}, v/1e9, waited, err)
+	r.floor(Row{Ref: Ref{Memory, MemcpyName}, Unit: GBs, Size: 64 << 20}, func() (float64, float64, error) {
+		v, waited, err := rawudp.Memcpy(64<<20, shortTime)
+		return v / 1e9, waited, err
+	})
 }
 
 // tcp measures kernel TCP with writes of size bytes.

@@ -209,6 +209,7 @@ func BenchmarkStream(b *testing.B) {
 				}
 				b.ReportMetric(r.Rate()*float64(s.size-16)/1e9, "GB/s")
 				b.ReportMetric(float64(r.Lost), "lost")
+				b.ReportMetric(r.Waited, "waited")
 			}
 		})
 	}
