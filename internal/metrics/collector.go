@@ -81,6 +81,7 @@ var workerCounters = []workerCounter{
 	shell("udp_receive_errors_total", "Receive calls that failed.", func(s *nic.WorkerStats) uint64 { return s.RecvErrors }),
 	shell("udp_send_blocked_total", "Times that a send socket was full: a wait, no loss.", func(s *nic.WorkerStats) uint64 { return s.SendBlocked }),
 	shell("identifications_relearned_total", "Times that a peer's IP identifications were learned anew.", func(s *nic.WorkerStats) uint64 { return s.Relearned }),
+	shell("crowded_yields_total", "Yields of the CPU that took long: the workers then sleep instead of polling.", func(s *nic.WorkerStats) uint64 { return s.Crowded }),
 	shell("handovers_total", "Packets handed to the worker that they belong to.", func(s *nic.WorkerStats) uint64 { return s.Handovers }),
 	shell("turns_total", "Turns of the worker.", func(s *nic.WorkerStats) uint64 { return s.Turns }),
 	shell("sleeps_total", "Times that the worker went to sleep.", func(s *nic.WorkerStats) uint64 { return s.Sleeps }),

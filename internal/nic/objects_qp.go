@@ -177,7 +177,7 @@ func (p *program) buildQP(m *uapi.CreateQPRequest, t *qpParts, q *qp) (err error
 	q.engine, err = transport.New(transport.Config{
 		Type: m.Type, QPN: t.qpn, PD: t.pd.pd, Keys: p.a.keys,
 		SendCQ: t.send.sink(w), RecvCQ: t.recv.sink(w), Recv: q.rq,
-		Cap: t.caps, SQSigAll: m.SQSigAll, Slab: p.links[w.index].slab, Counters: &w.counters,
+		Cap: t.caps, SQSigAll: m.SQSigAll, Slab: p.links[w.index].slab, Stage: &w.stage, Counters: &w.counters,
 		MaxRDAtomic: p.a.cfg.Limits.MaxRDAtomic, Window: p.a.cfg.Window,
 	})
 	if err != nil {

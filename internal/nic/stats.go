@@ -54,6 +54,7 @@ type WorkerStats struct {
 	SendBlocked          uint64 // times a send socket was full
 	SendErrors           [maxErrno]uint64
 	Turns, Sleeps        uint64
+	Crowded              uint64 // yields that took long
 	Faults               uint64 // memory faults on programs' memory
 	BadSlots             uint64 // send queue slots that no library writes
 	CQEvents             uint64 // completion events written

@@ -119,6 +119,7 @@ func (w *worker) fault(r any) {
 func (w *worker) turn() int {
 	w.now = time.Now()
 	w.stats.Turns++
+	w.stage.Forget()
 	n := w.commands()
 	n += w.receive()
 	n += w.doorbells()

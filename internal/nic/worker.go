@@ -23,6 +23,10 @@ const (
 	// one queue pair, so that a bulk sender does not starve a ping-pong.
 	turnBytes   = 256 << 10
 	qpTurnBytes = 64 << 10
+	// A yield that took longer than longYield shows that others need the CPU:
+	// for crowdedFor the worker sleeps instead of polling, and yields only then.
+	longYield  = time.Millisecond
+	crowdedFor = 20 * time.Millisecond
 	// blockedWait is how long a worker sleeps at most while a send socket
 	// refuses packets.
 	blockedWait = time.Millisecond
@@ -54,6 +58,7 @@ type worker struct {
 	timers   timerHeap
 	dirty    []*stage
 	batch    batcher
+	stage    transport.Stage
 	peers    *transport.Peers // windows of those that queue pairs here are connected to
 	learner  learner
 	routes   map[netip.Addr]*route
@@ -64,9 +69,10 @@ type worker struct {
 	current  *qp // whose memory is being touched, for a fault
 	spins    int
 	yielder  shm.Yielder
-	waiting  []*qp  // that found a lane full
-	held     []*qp  // with an acknowledgement that waits for a turn
-	got      uint64 // packets received in this turn
+	crowded  time.Time // until then others need the CPU
+	waiting  []*qp     // that found a lane full
+	held     []*qp     // with an acknowledgement that waits for a turn
+	got      uint64    // packets received in this turn
 	localBuf [transport.TransmitSpace]byte
 
 	later     []*qp      // whose rings a turn did not come to the end of
@@ -217,12 +223,15 @@ func (w *worker) run() {
 	for !w.quit {
 		if w.guardedTurn() > 0 {
 			w.spins = 0
-			shm.SchedYield()
+			w.giveWay(shm.SchedYield)
 			continue
 		}
 		w.spins++
-		if w.spins < spinTurns || len(w.waiting) > 0 {
+		if len(w.waiting) > 0 {
 			w.yielder.Yield()
+			continue
+		}
+		if w.spins < spinTurns && w.giveWay(w.yielder.Yield) {
 			continue
 		}
 		w.sleep()
@@ -236,6 +245,22 @@ func (w *worker) run() {
 	for _, f := range left {
 		f()
 	}
+}
+
+// giveWay yields the CPU, and tells whether to go on polling. On a crowded CPU
+// a yield costs the time slices of all others, and a thread that wakes up comes
+// before them.
+func (w *worker) giveWay(yield func()) bool {
+	if w.now.Before(w.crowded) {
+		return false
+	}
+	before := time.Now()
+	yield()
+	if now := time.Now(); now.Sub(before) > longYield {
+		w.crowded = now.Add(crowdedFor)
+		w.stats.Crowded++
+	}
+	return true
 }
 
 // sleep waits for a packet, a doorbell, a command or the next deadline. The

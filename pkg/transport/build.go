@@ -120,7 +120,7 @@ func (q *QP) gather(e *wq.WQE, off uint64, dst []byte, reg *register) error {
 			return err
 		}
 		n := min(uint64(len(dst)), uint64(s.Length)-off)
-		if err = copySegment(&seg, off, dst[:n], reg); err != nil {
+		if err = q.copySegment(uint32(s.LKey), s.Addr+off, &seg, off, dst[:n], reg); err != nil {
 			return err
 		}
 		dst, off = dst[n:], 0

@@ -51,6 +51,7 @@ type Path struct {
 	TrafficClass uint8
 	HopLimit     uint8
 	NoICRC       bool   // see QP.OmitICRC
+	Near         bool   // the peer handles each packet before the next is built: nothing is read ahead
 	FlowLabel    uint32 // 20 bits
 	Flow         int32  // the caller's own mark
 	// Peers has the windows shared by all queue pairs with this peer; its owner
@@ -75,6 +76,8 @@ type Config struct {
 
 	// Slab holds copies of requests in flight; nil: one of its own.
 	Slab *wq.Slab
+	// Stage holds what was read ahead; nil: nothing is.
+	Stage *Stage
 	// Counters are shared by the queue pairs of one worker; nil: its own.
 	Counters *Counters
 	// MaxRDAtomic limits both max_rd_atomic and max_dest_rd_atomic; 0: 16.

@@ -5,14 +5,20 @@ import (
 	"github.com/softroce/softroce/pkg/wq"
 )
 
-// copySegment fills dst from off bytes into a segment and continues the CRC
-// over the copy.
-func copySegment(seg *mrtable.Segment, off uint64, dst []byte, reg *register) error {
+// copySegment fills dst from off bytes into a segment, which key and addr name,
+// and continues the CRC over the copy.
+func (q *QP) copySegment(key uint32, addr uint64, seg *mrtable.Segment, off uint64, dst []byte, reg *register) error {
 	if b := seg.Bytes(off, uint64(len(dst))); b != nil {
 		reg.copy(dst, b)
 		return nil
 	}
-	if err := seg.ReadAt(dst, off); err != nil {
+	var err error
+	if q.cfg.Stage != nil && !q.path.Near {
+		err = q.cfg.Stage.read(key, addr, seg, off, dst)
+	} else {
+		err = seg.ReadAt(dst, off)
+	}
+	if err != nil {
 		return err
 	}
 	reg.add(dst)

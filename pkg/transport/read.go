@@ -186,11 +186,12 @@ func (q *QP) buildReadResponse(s *replay, buf []byte) (int, Transmit, error) {
 	}
 	place, reg := q.body(b, size)
 	if size > 0 {
-		seg, err := q.cfg.Keys.Remote(mrtable.RKey(s.rkey), q.cfg.PD, s.va+off, uint64(size), mrtable.AccessRemoteRead)
+		left := uint64(s.limit) - off // the rest of the answer may be read ahead
+		seg, err := q.cfg.Keys.Remote(mrtable.RKey(s.rkey), q.cfg.PD, s.va+off, left, mrtable.AccessRemoteRead)
 		if err != nil {
 			return 0, Transmit{}, err
 		}
-		if err = copySegment(&seg, 0, place, &reg); err != nil {
+		if err = q.copySegment(s.rkey, s.va+off, &seg, 0, place, &reg); err != nil {
 			return 0, Transmit{}, err
 		}
 	}
