@@ -97,6 +97,7 @@ func (w *worker) takeLanes() int {
 		}
 		for tail, head := l.tail.Load(), l.head.Load(); tail != head; n++ {
 			h := &l.slots[tail%laneSlots]
+			w.learner.solved = false // of another buffer
 			w.accept(&h.meta, h.buf[:h.n:h.n], h.from)
 			tail++
 			l.tail.Store(tail)

@@ -38,8 +38,8 @@ const (
 // 32-bit check.
 //
 // The datagrams of one receive-offload buffer were numbered one after the other
-// or all alike: once the first one's identification is known, the others' are,
-// and they are checked with all 32 bits.
+// or all alike: once the first one's identification is known, the others' are.
+// Where one was lost before the others merged they are as those of any packet.
 type learner struct {
 	strict bool
 	peers  map[netip.Addr]*numbering
