@@ -34,6 +34,25 @@ type batcher struct {
 	sent     int                // packets before this one are gone
 	refused  bool               // the socket took no more
 	segments bool               // the kernel cuts
+	last     openRun
+}
+
+// openRun is the run that the last packet is in, as far as add sees it.
+type openRun struct{ size, n, bytes int }
+
+// extends says whether one more packet of the run's size would be part of it.
+func (r *openRun) extends() bool {
+	return r.n > 0 && r.n < udp4791.MaxSegments && r.bytes+r.size <= udp4791.MaxSegmented
+}
+
+// add takes a packet of n bytes in: it goes on with the run or begins one.
+func (r *openRun) add(n int) {
+	if n == r.size && r.extends() {
+		r.n++
+		r.bytes += n
+		return
+	}
+	*r = openRun{n, 1, n}
 }
 
 // outgoing is a packet: its place in the arena and what is kept beside its
@@ -83,7 +102,12 @@ func (b *batcher) add(q *qp, n int, tx *transport.Transmit) {
 		way: wayOf(tx.Opcode), resend: tx.Resend,
 	})
 	b.used += n
+	b.last.add(n)
 }
+
+// unfinished says that what comes next may be part of the last packet's run:
+// it is worth a little more than the budget.
+func (b *batcher) unfinished() bool { return b.segments && b.last.n > 1 && b.last.extends() }
 
 // destKeyByte is the low byte of the destination QPN in the BTH, whose low bits
 // are the steering key (IBTA Vol 1 §9.2).
@@ -166,7 +190,7 @@ func (b *batcher) setID(p *outgoing, id uint16) {
 // reset forgets everything that was sent.
 func (b *batcher) reset() {
 	clear(b.packets)
-	b.packets, b.used, b.sent, b.refused = b.packets[:0], 0, 0, false
+	b.packets, b.used, b.sent, b.refused, b.last = b.packets[:0], 0, 0, false, openRun{}
 }
 
 // drop takes out the packets of a queue pair that is gone.

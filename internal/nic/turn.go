@@ -373,7 +373,7 @@ func (w *worker) pull(q *qp, budget int) (sent int, more bool) {
 	if q.here {
 		return w.pullLocal(q, budget)
 	}
-	for sent < budget {
+	for sent < budget || sent < 2*budget && w.batch.unfinished() {
 		if w.batch.full() {
 			w.send()
 			if w.batch.blocked() || w.batch.full() {

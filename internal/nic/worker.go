@@ -20,9 +20,12 @@ const (
 	// them, before it sleeps.
 	spinTurns = 40
 	// turnBytes and qpTurnBytes bound what one turn transmits, in all and for
-	// one queue pair, so that a bulk sender does not starve a ping-pong.
-	turnBytes   = 256 << 10
-	qpTurnBytes = 64 << 10
+	// one queue pair, so that a bulk sender does not starve a ping-pong: about
+	// what makes one segmented send.
+	turnBytes   = 60 << 10
+	qpTurnBytes = 60 << 10
+	// yieldEvery is how long a worker is busy before it yields.
+	yieldEvery = 50 * time.Microsecond
 	// A yield that took longer than longYield shows that others need the CPU:
 	// for crowdedFor the worker sleeps instead of polling, and yields only then.
 	longYield  = time.Millisecond
@@ -69,6 +72,7 @@ type worker struct {
 	current  *qp // whose memory is being touched, for a fault
 	spins    int
 	yielder  shm.Yielder
+	yielded  time.Time // after a turn that found something
 	crowded  time.Time // until then others need the CPU
 	waiting  []*qp     // that found a lane full
 	held     []*qp     // with an acknowledgement that waits for a turn
@@ -223,7 +227,10 @@ func (w *worker) run() {
 	for !w.quit {
 		if w.guardedTurn() > 0 {
 			w.spins = 0
-			w.giveWay(shm.SchedYield)
+			if w.now.Sub(w.yielded) >= yieldEvery {
+				w.yielded = w.now
+				w.giveWay(shm.SchedYield)
+			}
 			continue
 		}
 		w.spins++

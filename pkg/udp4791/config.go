@@ -46,7 +46,7 @@ const (
 	// offloadBatch how many a system call fills at most: together they should
 	// stay in a second-level cache.
 	offloadBuffer = 64 << 10
-	offloadBatch  = 16
+	offloadBatch  = 8
 
 	defaultBatch  = 64
 	defaultBuffer = 8 << 20
@@ -67,7 +67,7 @@ type Config struct {
 	// Default 8 MiB. The kernel may give less; see Group.Notes.
 	RecvBuffer, SendBuffer int
 	// Batch is the number of datagrams per system call, at most MaxBatch;
-	// default 64. With receive offload it is 16 at most.
+	// default 64. With receive offload it is 8 at most.
 	Batch int
 	// Offload says whether the kernel shall cut and merge datagrams
 	// (UDP_SEGMENT and UDP_GRO): default OffloadAuto.
