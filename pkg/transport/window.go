@@ -13,7 +13,7 @@ const (
 	// maxQuantum is the most that a queue pair takes from a flow at once.
 	maxQuantum = 64 << 10
 	// maxUnasked is the most that is sent without asking for an acknowledgement.
-	maxUnasked = 64 << 10
+	maxUnasked = 256 << 10
 	// smallCost is a packet that may pass those who wait.
 	smallCost = 1 << 10
 	// firstProbe and lastProbe are after how many windows without a loss a flow

@@ -56,7 +56,8 @@ type Device struct {
 	bells     []*uapi.ProgramDoorbell // one per worker
 	wakes     []*shm.Doorbell         // one per worker
 	async     *records
-	inProcess bool // the adapter is in this process
+	inProcess bool          // the adapter is in this process
+	idle      atomic.Uint32 // yields of polls since something was posted or completed
 
 	mu       sync.Mutex
 	segments map[uint32]*shm.Segment
@@ -226,6 +227,13 @@ func (d *Device) shutObjects() {
 		q.mu.Lock()
 		q.closed = true
 		q.mu.Unlock()
+	}
+}
+
+// busy notes that the program posted something or got a completion.
+func (d *Device) busy() {
+	if d.idle.Load() != 0 {
+		d.idle.Store(0)
 	}
 }
 

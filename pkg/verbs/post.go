@@ -28,6 +28,7 @@ func (q *QP) PostSend(wrs ...SendWR) (int, error) {
 	if n > 0 {
 		q.sq.Publish()
 		q.ring()
+		q.dev.busy()
 	}
 	return n, err
 }
