@@ -227,7 +227,7 @@ func (w *worker) run() {
 	for !w.quit {
 		if w.guardedTurn() > 0 {
 			w.spins = 0
-			if w.now.Sub(w.yielded) >= yieldEvery {
+			if len(w.held) > 0 || w.now.Sub(w.yielded) >= yieldEvery {
 				w.yielded = w.now
 				w.giveWay(shm.SchedYield)
 			}

@@ -24,7 +24,7 @@ func Nap(d time.Duration) {
 
 // goschedEvery is how many yields to the host go with one to the goroutines of
 // the process; our own tuning.
-const goschedEvery = 16
+const goschedEvery = 256
 
 // A Yielder gives the CPU away between the rounds of a poll. runtime.Gosched
 // wakes another thread to look for work, in vain where the process has nothing

@@ -27,6 +27,7 @@ type QP struct {
 	value [atomicLen]byte // scratch for an atomic's answer
 
 	answerNext bool // PollTransmit alternates between responses and requests
+	ackPassed  bool // a request left before an acknowledgement that waits
 	noted      uint32
 	events     []Event
 	stats      Stats
@@ -168,10 +169,14 @@ func (q *QP) PollTransmit(now time.Time, buf []byte) (n int, tx Transmit) {
 		return 0, tx
 	}
 	buf = buf[:TransmitSpace:TransmitSpace]
-	// An acknowledgement goes first; a stream of READ responses takes turns
-	// with own requests.
+	// An acknowledgement goes first, but for a small message; a stream of READ
+	// responses takes turns with own requests.
 	answers := q.rsp.hasAnswers()
-	if answers && (q.answerNext || q.rsp.acknowledges()) {
+	first := q.answerNext
+	if q.rsp.acknowledges() {
+		first = q.ackPassed || !q.ackMayFollow()
+	}
+	if answers && first {
 		n, tx = q.pollResponse(now, buf)
 		answers = false
 	}
@@ -186,6 +191,7 @@ func (q *QP) PollTransmit(now time.Time, buf []byte) (n int, tx Transmit) {
 	}
 	tx.Path = &q.path
 	q.answerNext = tx.Opcode.Info().Request
+	q.ackPassed = q.answerNext && q.rsp.acknowledges()
 	q.cfg.Counters.SentPkts++
 	q.cfg.Counters.SentBytes += uint64(n)
 	q.stats.SentPkts++
