@@ -87,6 +87,14 @@ func HeaderState(seed uint32, hdr []byte) uint32 {
 	return updateHeader(maskedBegin(seed, hdr), hdr[8:])
 }
 
+// BeginState continues the register over the masked first eight bytes of hdr, a
+// BTH: what is the same in all packets of a run. WordState goes on from there.
+func BeginState(seed uint32, hdr []byte) uint32 { return maskedBegin(seed, hdr) }
+
+// WordState continues the register over four bytes, the first in the lowest bits
+// of v. It does for a BTH's last four bytes what HeaderState does.
+func WordState(state, v uint32) uint32 { return step4(state, v) }
+
 // maskedBegin continues the register over the masked first eight bytes of a BTH.
 func maskedBegin(seed uint32, bth []byte) uint32 {
 	return step8(seed, binary.LittleEndian.Uint64(bth)|0xFF<<(8*bthVar))

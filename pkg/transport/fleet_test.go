@@ -25,6 +25,7 @@ type fleet struct {
 	deaf  int
 	posts int
 	look  time.Time // when to look at the timers next
+	twin  *twin     // nil: nothing is compared
 }
 
 type fleetHost struct {
@@ -135,9 +136,12 @@ func (f *fleet) transmit(h int) {
 		for sent := 0; ; {
 			n, _ := e.qp.PollTransmit(now, e.buf[:])
 			if n == 0 {
+				f.twin.note(e)
 				break
 			}
 			f.net.Send(h, 1-h, e.buf[:n])
+			f.twin.built(e, e.buf[:n])
+			sent += f.twin.pollRun(e, now, n, fleetTurn-sent-n, func(b []byte) { f.net.Send(h, 1-h, b) })
 			if sent += n; sent >= fleetTurn {
 				host.wake(e)
 				break

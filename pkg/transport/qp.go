@@ -27,6 +27,7 @@ type QP struct {
 	value [atomicLen]byte // scratch for an atomic's answer
 
 	answerNext bool // PollTransmit alternates between responses and requests
+	last       sentLast
 	ackPassed  bool // a request left before an acknowledgement that waits
 	noted      uint32
 	events     []Event
@@ -191,6 +192,7 @@ func (q *QP) PollTransmit(now time.Time, buf []byte) (n int, tx Transmit) {
 	}
 	tx.Path = &q.path
 	q.answerNext = tx.Opcode.Info().Request
+	q.last = sentLast{tx.PSN, tx.Opcode, tx.Resend}
 	q.ackPassed = q.answerNext && q.rsp.acknowledges()
 	q.cfg.Counters.SentPkts++
 	q.cfg.Counters.SentBytes += uint64(n)

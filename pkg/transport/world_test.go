@@ -85,6 +85,7 @@ type world struct {
 	err    error
 	lastOK time.Time
 	trace  func(string)
+	twin   *twin // nil: nothing is compared
 }
 
 // worldConfig is what a test asks for.
@@ -244,12 +245,14 @@ func (w *world) transmit(s *side, now time.Time) {
 		}
 		n, _ := s.qp.PollTransmit(now, s.buf[:])
 		if n == 0 {
+			w.twin.note(s.end)
 			return
 		}
 		if w.trace != nil {
 			w.trace(fmt.Sprintf("%v %d-> %s", now.Sub(start), s.index, packetText(s.buf[:n])))
 		}
 		w.net.Send(s.index, 1-s.index, s.buf[:n])
+		i += w.twin.sendRun(w, s, now, n)
 		if i > 1<<16 {
 			w.fail("endless transmission")
 			return
