@@ -98,7 +98,7 @@ func TestFailures(t *testing.T) {
 		if len(r.Failed) != c.fails {
 			t.Errorf("%s: got %d failures, want %d: %q", c.name, len(r.Failed), c.fails, r.Failed)
 		}
-		if err := r.complete(); (err != nil) != c.void {
+		if err := r.complete([]config{write}); (err != nil) != c.void {
 			t.Errorf("%s: got %v, want void %v", c.name, err, c.void)
 		}
 		if c.fails < 4 && (len(r.Rows) != 1 || len(r.Rows[0].Softroce) != 4-c.fails || len(r.Rows[0].RXE) != 4-c.fails) {
@@ -152,7 +152,7 @@ func TestConfigs(t *testing.T) {
 		speed float64
 		want  int
 	}{
-		{"warm-up", write, 0, 64},
+		{"warm-up", write, 0, 128},
 		{"slow", write, 0.001, 128},
 		{"a second", write, 0.065536, 1000},
 		{"fast", write, 9, 4096},

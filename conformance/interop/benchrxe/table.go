@@ -76,14 +76,18 @@ func (r *result) into(name, unit string, softroce, rxe float64) {
 	x.Ratio = median(x.Softroce) / median(x.RXE)
 }
 
-// complete fails where a row has figures of less than half of the rounds.
-func (r *result) complete() error {
-	if len(r.Rows) == 0 {
-		return errors.New("nothing was measured")
+// complete fails where what was asked for has figures of less than half of the rounds.
+func (r *result) complete(asked []config) error {
+	if len(asked) == 0 {
+		return errors.New("nothing was asked for")
 	}
-	for _, x := range r.Rows {
-		if 2*len(x.Softroce) < r.Rounds {
-			return fmt.Errorf("%s was measured %d times in %d rounds", x.Name, len(x.Softroce), r.Rounds)
+	for _, c := range asked {
+		n := 0
+		if i := slices.IndexFunc(r.Rows, func(x *row) bool { return x.Name == c.Name }); i >= 0 {
+			n = len(r.Rows[i].Softroce)
+		}
+		if n == 0 || 2*n < r.Rounds {
+			return fmt.Errorf("void: %s was measured %d times in %d rounds", c.Name, n, r.Rounds)
 		}
 	}
 	return nil
