@@ -148,9 +148,7 @@ func (q *QP) advance(now time.Time, e *wq.WQE, to bth.PSN) {
 		r.nxt, r.localErr = to, 0 // answered before it was sent again
 	}
 	r.una = to
-	r.retries, r.rnrLeft, r.deferred = q.attr.RetryCnt, q.attr.RNRRetry, 0
-	r.impliedBy = false
-	r.rnrWait = r.rnrWait && !to.After(r.rnrPSN)
+	q.progress(to)
 	q.arrived(directionOf(e.Opcode), cost, to)
 	if done == packetsOf(e) {
 		q.popHead(cq.Success)
@@ -158,6 +156,14 @@ func (q *QP) advance(now time.Time, e *wq.WQE, to bth.PSN) {
 	q.armAckTimer(now)
 	q.settleLocal()
 	q.checkDrained()
+}
+
+// progress starts all retry counters anew: una is to now.
+func (q *QP) progress(to bth.PSN) {
+	r := &q.req
+	r.retries, r.rnrLeft, r.deferred = q.attr.RetryCnt, q.attr.RNRRetry, 0
+	r.impliedBy = false
+	r.rnrWait = r.rnrWait && !to.After(r.rnrPSN)
 }
 
 // popHead completes entry 0 and drops it.

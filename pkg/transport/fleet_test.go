@@ -182,7 +182,7 @@ func (f *fleet) run(bytes uint64, limit time.Duration) time.Duration {
 
 func (f *fleet) deliver() {
 	for {
-		d, ok := f.net.Take()
+		d, ok := f.twin.take(f.net)
 		if !ok {
 			return
 		}
@@ -195,7 +195,9 @@ func (f *fleet) deliver() {
 			continue
 		}
 		e.parsed.Src, e.parsed.Dst, e.parsed.Packet = gid4(byte(1+d.From)), e.gid, p
-		e.qp.HandlePacket(f.net.Now(), &e.parsed)
+		v := e.qp.HandlePacket(f.net.Now(), &e.parsed)
+		f.twin.handled(e, d.Data, v)
+		f.twin.takeRun(f.net, e, &d, v, true)
 		f.hosts[d.To].wake(e)
 		if d.To == 0 {
 			f.keepPosted(e, (int(e.qpn)-2)/2)

@@ -121,6 +121,7 @@ func fuzzPackets(t *testing.T, data []byte) {
 			if n == 0 {
 				return
 			}
+			a.qp.PollMiddles(now, a.buf[:], i%4)
 			if i > 1<<16 {
 				t.Fatal("endless transmission")
 			}
@@ -141,6 +142,7 @@ func fuzzPackets(t *testing.T, data []byte) {
 		a.parsed.Src, a.parsed.Dst = b.gid, a.gid
 		if a.parsed.Parse(p) == nil {
 			a.qp.HandlePacket(now, &a.parsed)
+			runOfPacket(a, now, how)
 		}
 		if how&4 == 0 {
 			drain()
@@ -157,6 +159,16 @@ func fuzzPackets(t *testing.T, data []byte) {
 	if d := a.qp.NextTimeout(); !d.IsZero() {
 		t.Error("the timer never ends")
 	}
+}
+
+// runOfPacket hands on two Middle packets that follow the one just handled.
+func runOfPacket(e *end, now time.Time, how byte) {
+	op, ok := middleOf[e.parsed.Info.Op]
+	if !ok || how&1 != 0 {
+		return
+	}
+	size := bth.BTHLen + 256 + bth.ICRCLen
+	e.qp.HandleMiddles(now, op, e.parsed.BTH().PSN().Add(1), make([]byte, 2*size), size)
 }
 
 // steer brings a packet's class, P_Key, PSN and key into range, unless how says

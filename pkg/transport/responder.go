@@ -109,8 +109,10 @@ func (q *QP) checkSuccession(p *Packet) fault {
 
 // checkEnabled: the operation exists here and qp_access_flags allow it
 // (IBTA Vol 1 §9.7.4.1.3).
-func (q *QP) checkEnabled(p *Packet) fault {
-	o := &operations[p.Info.Op]
+func (q *QP) checkEnabled(p *Packet) fault { return q.checkEnabledOp(p.Info.Op) }
+
+func (q *QP) checkEnabledOp(op bth.Op) fault {
+	o := &operations[op]
 	if o.execute == nil || mrtable.Access(q.attr.AccessFlags)&o.need != o.need {
 		return faultInvalid
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/softroce/softroce/pkg/bth"
 	"github.com/softroce/softroce/pkg/mrtable"
+	"github.com/softroce/softroce/pkg/qpstate"
 	"github.com/softroce/softroce/pkg/wq"
 )
 
@@ -15,8 +16,8 @@ import (
 // once. A run changes nothing that its packets, sent one by one with
 // PollTransmit, would not change, and ends where one of them would do more.
 
-// middleLen is the length of a Middle packet as a UDP payload.
-func (q *QP) middleLen() int { return bth.BTHLen + int(q.mtu) + bth.ICRCLen }
+// MiddleLen is the length of a Middle packet as a UDP payload.
+func (q *QP) MiddleLen() int { return bth.BTHLen + int(q.mtu) + bth.ICRCLen }
 
 // sentLast is what PollTransmit or PollMiddles gave last.
 type sentLast struct {
@@ -42,7 +43,7 @@ func (q *QP) PollMiddles(now time.Time, buf []byte, most int) (n int, first bth.
 	if q.peer == nil {
 		return 0, 0
 	}
-	most = min(most, len(buf)/q.middleLen())
+	most = min(most, len(buf)/q.MiddleLen())
 	switch {
 	case most <= 0 || q.rsp.acknowledges():
 		return 0, 0
@@ -54,7 +55,7 @@ func (q *QP) PollMiddles(now time.Time, buf []byte, most int) (n int, first bth.
 	if n == 0 {
 		return 0, 0
 	}
-	c, sent := q.cfg.Counters, uint64(n)*uint64(q.middleLen())
+	c, sent := q.cfg.Counters, uint64(n)*uint64(q.MiddleLen())
 	c.SentPkts += uint64(n)
 	c.SentBytes += sent
 	q.stats.SentPkts += uint64(n)
@@ -185,7 +186,7 @@ func (q *QP) pollResponseRun(buf []byte, most int) (int, bth.PSN) {
 // buildMiddles builds a Middle packet for each path MTU of src, from PSN psn on.
 // Memory is read once, as in gather.
 func (q *QP) buildMiddles(buf []byte, op bth.Opcode, psn bth.PSN, src []byte) {
-	mtu, size := int(q.mtu), q.middleLen()
+	mtu, size := int(q.mtu), q.MiddleLen()
 	hdr := q.header(buf[:0], op, psn, mtu, false, false)
 	begin := binary.LittleEndian.Uint64(hdr)
 	if q.path.NoICRC {
@@ -207,4 +208,165 @@ func (q *QP) buildMiddles(buf []byte, op bth.Opcode, psn bth.PSN, src []byte) {
 		v = bth.CopyICRC(v, b[bth.BTHLen:bth.BTHLen+mtu], src[:mtu])
 		bth.PutICRC(b[bth.BTHLen+mtu:], bth.FinishICRC(v))
 	}
+}
+
+// HandleMiddles takes Middle packets that follow a First or Middle packet which
+// HandlePacket accepted, or HandleMiddles took: run has them one right behind
+// the other, from BTH to ICRC, size bytes each; op is the opcode of all, psn
+// the PSN of the first, and each has the PSN after the one before. The caller
+// knows that of the rest of their BTHs everything but the bits that the ICRC does
+// not cover is as in the packet before, that none asks for an acknowledgement,
+// that they have the same addresses, and that each one's ICRC is right. It
+// returns how many it took: those have had the effect that HandlePacket gives
+// them, and were accepted. The others had none, and HandlePacket is to have them.
+// run is not kept.
+func (q *QP) HandleMiddles(now time.Time, op bth.Opcode, psn bth.PSN, run []byte, size int) (n int) {
+	if size != q.MiddleLen() || len(run) < size {
+		return 0
+	}
+	run = run[:len(run)/size*size]
+	switch {
+	case op == bth.RCReadResponseMiddle:
+		n = q.takeResponseRun(now, psn, run)
+	case !q.inMessage(psn):
+	case op == bth.RCSendMiddle && q.rsp.op == bth.OpSend:
+		n = q.takeSendRun(run)
+	case op == bth.RCWriteMiddle && q.rsp.op == bth.OpWrite:
+		n = q.takeWriteRun(run)
+	}
+	if n == 0 {
+		return 0
+	}
+	c, got := q.cfg.Counters, uint64(n)*uint64(size)
+	c.RcvdPkts += uint64(n)
+	c.RcvdBytes += got
+	q.stats.RcvdPkts += uint64(n)
+	q.stats.RcvdBytes += got
+	c.Verdicts[Accepted] += uint64(n)
+	return n
+}
+
+// inMessage says whether a request with this PSN may go on with a message.
+func (q *QP) inMessage(psn bth.PSN) bool {
+	return q.state.ReceivesRequests() && psn == q.rsp.expected && (q.rsp.heard || q.state != qpstate.RTR)
+}
+
+// executedRun moves on behind n Middle packets of a SEND or WRITE.
+func (q *QP) executedRun(n int) int {
+	if n > 0 {
+		r := &q.rsp
+		q.expectedCame()
+		r.newest = r.expected.Add(uint32(n - 1))
+		r.expected = r.expected.Add(uint32(n))
+	}
+	return n
+}
+
+// takeSendRun stores Middle packets of a SEND: as many as fit its receive.
+func (q *QP) takeSendRun(run []byte) int {
+	r := &q.rsp
+	fit := (r.room - min(uint64(r.total), r.room)) / uint64(q.mtu)
+	n := q.scatterRun(r.recv.SGList, uint64(r.total), q.atMost(run, fit))
+	r.total += uint32(n) * q.mtu
+	return q.executedRun(n)
+}
+
+// takeWriteRun stores Middle packets of a WRITE: as many as leave something to
+// the Last. Their range is looked up anew, as in executeWrite.
+func (q *QP) takeWriteRun(run []byte) int {
+	r, mtu := &q.rsp, uint64(q.mtu)
+	if q.checkEnabledOp(bth.OpWrite) != faultNone || r.left == 0 {
+		return 0
+	}
+	run = q.atMost(run, (r.left-1)/mtu)
+	most := uint64(len(run) / q.MiddleLen())
+	seg, err := q.cfg.Keys.Remote(mrtable.RKey(r.rkey), q.cfg.PD, r.va, most*mtu, mrtable.AccessRemoteWrite)
+	if err != nil {
+		return 0
+	}
+	n := q.storeRun(&seg, 0, run)
+	r.va += uint64(n) * mtu
+	r.left -= uint64(n) * mtu
+	return q.executedRun(n)
+}
+
+// takeResponseRun stores Middle packets of the READ response due at una; see
+// takeReadResponse and advance. The window counts each by itself.
+func (q *QP) takeResponseRun(now time.Time, psn bth.PSN, run []byte) int {
+	r, w := &q.req, &q.req.reads
+	if q.state != qpstate.RTS || psn != r.una || r.localErr != 0 || q.sq.Len() == 0 || w.len == 0 {
+		return 0
+	}
+	e, req := q.sq.At(0), w.at(0)
+	last := req.psn.Add(req.n - 1)
+	if e.Opcode != wq.RDMARead || !psn.Before(last) || last.After(r.max) {
+		return 0
+	}
+	off := uint64(psn.Sub(r.headPSN)) * uint64(q.mtu)
+	fit := min(uint64(last.Sub(psn)), (e.User[userLength]-off)/uint64(q.mtu))
+	n := q.scatterRun(e.SGList, off, q.atMost(run, fit))
+	if n == 0 {
+		return 0
+	}
+	for range n {
+		r.una = r.una.Add(1)
+		q.arrived(inbound, q.mtu+packetCost, r.una)
+	}
+	if r.una.After(r.nxt) {
+		r.nxt = r.una
+	}
+	q.progress(r.una)
+	q.armAckTimer(now)
+	return n
+}
+
+// atMost is a run without the packets behind the n-th.
+func (q *QP) atMost(run []byte, n uint64) []byte {
+	size := q.MiddleLen()
+	return run[:min(n, uint64(len(run)/size))*uint64(size)]
+}
+
+// scatterRun is scatter for the payloads of a run, from offset off of a list of
+// buffers on. It returns how many were stored.
+func (q *QP) scatterRun(list []wq.SGE, off uint64, run []byte) (n int) {
+	mtu, size := uint64(q.mtu), q.MiddleLen()
+	for len(list) > 0 && len(run) > 0 {
+		s := &list[0]
+		if off >= uint64(s.Length) {
+			off -= uint64(s.Length)
+			list = list[1:]
+			continue
+		}
+		k := 0
+		if fit := (uint64(s.Length) - off) / mtu; fit > 0 {
+			seg, err := q.cfg.Keys.Local(s.LKey, q.cfg.PD, s.Addr, uint64(s.Length), mrtable.AccessLocalWrite)
+			if err != nil {
+				return n
+			}
+			k = q.storeRun(&seg, off, q.atMost(run, fit))
+		} else if q.scatter(list, off, run[bth.BTHLen:size-bth.ICRCLen], false) == nil {
+			k = 1
+		}
+		if k == 0 {
+			return n
+		}
+		n += k
+		off += uint64(k) * mtu
+		run = run[k*size:]
+	}
+	return n
+}
+
+// storeRun writes the payloads of a run at off bytes into a segment, and returns
+// how many were written.
+func (q *QP) storeRun(seg *mrtable.Segment, off uint64, run []byte) (n int) {
+	size := q.MiddleLen()
+	for ; len(run) >= size; run = run[size:] {
+		if store(seg, off, run[bth.BTHLen:size-bth.ICRCLen], false) != nil {
+			break
+		}
+		off += uint64(q.mtu)
+		n++
+	}
+	return n
 }

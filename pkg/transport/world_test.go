@@ -195,7 +195,7 @@ func (w *world) nextTime(now time.Time) (time.Time, bool) {
 
 func (w *world) deliver() {
 	for {
-		d, ok := w.net.Take()
+		d, ok := w.twin.take(w.net)
 		if !ok {
 			return
 		}
@@ -217,6 +217,8 @@ func (w *world) deliver() {
 		if w.trace != nil {
 			w.trace(fmt.Sprintf("%v %d<- %s: %v", w.net.Now().Sub(start), d.To, packetText(d.Data), v))
 		}
+		w.twin.handled(s.end, d.Data, v)
+		w.twin.takeRun(w.net, s.end, &d, v, false)
 		w.harvest(s, w.net.Now())
 	}
 }
