@@ -105,6 +105,37 @@ func (b *batcher) add(q *qp, n int, tx *transport.Transmit) {
 	b.last.add(n)
 }
 
+// middles is where the Middle packets go that follow the last packet, and how
+// many may be of one run with it. like says that the last one is as long as they
+// are.
+func (b *batcher) middles(like bool) (buf []byte, most int) {
+	most, bytes := udp4791.MaxSegments, udp4791.MaxSegmented
+	if like {
+		most, bytes = most-b.last.n, bytes-b.last.bytes
+	}
+	if !b.segments {
+		most = noRunMiddles
+	}
+	return b.arena[b.used:min(b.used+bytes, len(b.arena))], min(most, batchPackets-len(b.packets))
+}
+
+// noRunMiddles is how many Middle packets are built together where they are sent
+// one by one; our own tuning.
+const noRunMiddles = 8
+
+// addMiddles takes count packets of n bytes each that were built in middles:
+// they go the way of the last packet.
+func (b *batcher) addMiddles(count, n int, first bth.PSN) {
+	p := b.packets[len(b.packets)-1]
+	p.n, p.id = n, 0
+	for k := range count {
+		p.at, p.psn = b.used, first.Add(uint32(k))
+		b.packets = append(b.packets, p)
+		b.used += n
+		b.last.add(n)
+	}
+}
+
 // unfinished says that what comes next may be part of the last packet's run:
 // it is worth a little more than the budget.
 func (b *batcher) unfinished() bool { return b.segments && b.last.n > 1 && b.last.extends() }

@@ -292,3 +292,38 @@ func TestGroupingDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations a batch", n)
 	}
 }
+
+// Middle packets that are built together join the run of the packet before them
+// where they are as long, and begin one where they are not.
+func TestMiddlesJoinRuns(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		first int // length of the packet before
+		want  []int
+	}{
+		{"a SEND's First is as long", 1040, []int{1 + 61, 1}},
+		{"a WRITE's First is longer, and takes one along", 1056, []int{2, 61}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var b batcher
+			b.init(true)
+			b.packets = append(b.packets, outgoing{n: tc.first, psn: 5, route: &route{segments: true, numbered: false}})
+			b.used = tc.first
+			b.last.add(tc.first)
+			buf, most := b.middles(tc.first == 1040)
+			if most > 64 || len(buf) > 65535 {
+				t.Fatalf("room for %d packets, %d bytes", most, len(buf))
+			}
+			b.addMiddles(62, 1040, 6)
+			b.group()
+			if !slices.Equal(b.lens, tc.want) {
+				t.Errorf("runs of %v packets, want %v", b.lens, tc.want)
+			}
+			for i := range b.packets {
+				if p := &b.packets[i]; p.psn != bth.PSN(5+i) || i > 0 && p.at != tc.first+(i-1)*1040 {
+					t.Errorf("packet %d: PSN %v at %d", i, p.psn, p.at)
+				}
+			}
+		})
+	}
+}

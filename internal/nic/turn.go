@@ -392,9 +392,32 @@ func (w *worker) pull(q *qp, budget int) (sent int, more bool) {
 		}
 		w.batch.add(q, n, &tx)
 		w.watchSegments(q, &tx)
-		sent += n
+		sent += n + w.pullMiddles(q, &tx)
 	}
 	return sent, true
+}
+
+// pullMiddles takes the Middle packets that follow a packet of a long message,
+// as far as they make one run.
+func (w *worker) pullMiddles(q *qp, tx *transport.Transmit) (sent int) {
+	info := tx.Opcode.Info()
+	if info.Position != bth.First && info.Position != bth.Middle {
+		return 0
+	}
+	buf, most := w.batch.middles(info.Headers == 0)
+	count, first := q.engine.PollMiddles(w.now, buf, most)
+	if count == 0 {
+		return 0
+	}
+	n := q.engine.MiddleLen()
+	w.batch.addMiddles(count, n, first)
+	if q.route.trial {
+		for k := range count {
+			tx.PSN = first.Add(uint32(k))
+			w.watchSegments(q, tx)
+		}
+	}
+	return count * n
 }
 
 // settle passes on what a queue pair's engine has to say after work on it.
