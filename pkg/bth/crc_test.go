@@ -2,6 +2,7 @@ package bth
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"testing"
@@ -216,4 +217,15 @@ func FuzzCRC(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestStateByParts: BeginState and WordState together do what HeaderState does.
+func TestStateByParts(t *testing.T) {
+	for i := range uint32(1000) {
+		h := BTHFields{Opcode: RCWriteMiddle, FECN: i&1 != 0, PKey: DefaultPKey, DestQP: QPN(i * 77), PSN: PSN(i*12345) & PSNMask}
+		b := h.Append(nil)
+		if got, want := WordState(BeginState(i, b), binary.LittleEndian.Uint32(b[8:])), HeaderState(i, b); got != want {
+			t.Fatalf("%x: %#x, want %#x", b, got, want)
+		}
+	}
 }

@@ -6,8 +6,8 @@ import "time"
 // increments. Where kernel rxe has a hw_counter of that kind the field has its
 // name.
 type Counters struct {
-	SentPkts, SentBytes uint64 // built by PollTransmit; bytes of UDP payload
-	RcvdPkts, RcvdBytes uint64 // given to HandlePacket
+	SentPkts, SentBytes uint64 // built by PollTransmit or PollMiddles; bytes of UDP payload
+	RcvdPkts, RcvdBytes uint64 // given to HandlePacket, or taken by HandleMiddles
 
 	DuplicateRequest     uint64 // requests that were executed before
 	OutOfSeqRequest      uint64 // requests beyond the expected PSN

@@ -18,8 +18,9 @@
 // comes back; retransmit.go owns timers and retries, window.go how much is in
 // flight to a peer, peers.go whose turn it is there; responder.go checks and
 // executes requests; read.go and atomic.go have what is special to them; nak.go
-// answers; build.go makes bytes; modify.go changes the state; errors.go maps
-// faults to NAK codes and completion statuses.
+// answers; build.go makes bytes; runs.go sends and takes rows of Middle packets
+// at once, with the same effect as one by one; modify.go changes the state;
+// errors.go maps faults to NAK codes and completion statuses.
 //
 // A QP is used by one goroutine at a time.
 package transport
