@@ -40,9 +40,16 @@ func (w *worker) acceptSlot(s *udp4791.RecvSlot) {
 		w.accept(&s.Meta, s.Buf, fromWire)
 		return
 	}
-	for buf := s.Buf; len(buf) > 0; s.Meta.SegIndex++ {
+	for buf := s.Buf; len(buf) > 0; {
 		n := min(s.Segment, len(buf))
+		w.taken = nil
 		w.accept(&s.Meta, buf[:n:n], fromWire)
+		s.Meta.SegIndex++
+		if w.taken != nil {
+			more := w.acceptMiddles(&s.Meta, buf, s.Segment)
+			s.Meta.SegIndex += more
+			n += more * s.Segment
+		}
 		buf = buf[n:]
 	}
 }
@@ -104,6 +111,8 @@ func (w *worker) deliver(q *qp, meta *udp4791.RecvMeta, buf []byte, v *icrcVerdi
 	w.current = nil
 	if tap := w.a.tap.Load(); tap != nil {
 		w.captureIn(tap, meta, buf, v, verdict.String())
+	} else if verdict == transport.Accepted {
+		w.taken = q
 	}
 	if q.sqWaits && q.engine.State() != qpstate.Err {
 		w.current = q

@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"time"
 
@@ -209,3 +210,26 @@ func (n *numbering) ahead(now time.Time, id uint16) bool {
 
 // behind says whether id is the last one or one shortly before it.
 func (n *numbering) behind(id uint16) bool { return !n.at.IsZero() && n.last-id < backWindow }
+
+// proveRun checks the ICRCs of packets of one buffer that lie one behind the
+// other, n bytes each, and returns how many are right from the first on. They
+// differ in PSN and payload only; meta.SegIndex is the first one's place.
+func (l *learner) proveRun(meta *udp4791.RecvMeta, run []byte, n int) (count int) {
+	v4 := meta.Dst.Is4()
+	state := bth.BeginState(l.seed(meta, n), run)
+	for ; len(run) >= n; run = run[n:] {
+		v := bth.WordState(state, binary.LittleEndian.Uint32(run[8:]))
+		want := bth.FinishICRC(bth.UpdateCRC(v, run[bth.BTHLen:n-bth.ICRCLen]))
+		got := binary.LittleEndian.Uint32(run[n-bth.ICRCLen:])
+		k := uint16(meta.SegIndex + count)
+		ok := want == got || v4 && bth.PatchICRC(want, 0, k, n) == got
+		if !ok && v4 && l.solved && !l.strict {
+			ok = bth.PatchICRC(want, 0, l.first+k, n) == got || bth.PatchICRC(want, 0, l.first, n) == got
+		}
+		if !ok {
+			break
+		}
+		count++
+	}
+	return count
+}

@@ -56,6 +56,7 @@ type worker struct {
 	now      time.Time
 	byQPN    map[bth.QPN]*qp
 	lastQP   *qp // that a packet came for
+	taken    *qp // that accepted the last packet, which nobody captures
 	links    []*programLink
 	active   qpList
 	timers   timerHeap
