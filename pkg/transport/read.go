@@ -11,6 +11,11 @@ import (
 // most: one part a request (our own tuning).
 const maxReadShare = 4
 
+// mostRead is how much of a message one READ asks for, where the window is no
+// larger than that for each of max_rd_atomic requests: each costs a First and a
+// Last, which end a segmented send (our own tuning).
+const mostRead = 256 << 10
+
 // readReq is a READ or atomic request that was sent.
 type readReq struct {
 	psn bth.PSN
@@ -82,7 +87,7 @@ func (q *QP) planRead(p *plan) (n uint32, ok bool) {
 	share := window / uint32(min(q.readLimit(), maxReadShare))
 	// What is lost is asked for again to the request's end: not more than is
 	// needed to fill the window.
-	share = min(share, max(window/uint32(q.readLimit()), maxQuantum))
+	share = min(share, max(window/uint32(q.readLimit()), mostRead))
 	if f.first != nil {
 		share = min(share, f.quantum())
 	}
