@@ -259,7 +259,7 @@ func TestSegmentationSurvivesLoss(t *testing.T) {
 		if st.SegmentsStopped != 0 || len(s.log.with("--gso")) != 0 {
 			t.Errorf("segmentation was given up: %q", s.log.with("--gso"))
 		}
-		if again == 0 || st.Sends > st.PacketsOut/2 {
+		if merged := st.PacketsOut - st.Sends; again == 0 || merged < 256 {
 			t.Errorf("%d packets in %d sends, %d sent again: the case shows nothing", st.PacketsOut, st.Sends, again)
 		}
 		t.Logf("%d packets in %d sends, %d sent again", st.PacketsOut, st.Sends, again)
