@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced by run.sh and bench.sh: one run's directory, namespace, guests and driver, and their end. Everything that a run starts is
-# known by pid, dies with the run (PDEATHSIG) and lives in the run's own namespace, so several runs do not meet.
+# Sourced by run.sh and bench.sh: one run's directory, namespace, guests and driver, and their end. Everything that a run
+# starts is known by pid, dies with the run (PDEATHSIG) and lives in the run's own namespace, so several runs do not meet.
 #
 #   this side   10.77.0.1,  fd77::1   br0 in the namespace
 #   guest N     10.77.0.1N, fd77::1N  eth0 there, tapN here; rxe GIDs: 0 link-local, 1 IPv4, 2 IPv6
@@ -8,6 +8,7 @@
 # 2200+N and 2300+N, so that loss on eth0 does not touch the control traffic.
 
 MTU=9000
+GUEST_CPU=max      # the emulator's model
 RUN='' NS='' DRIVER='' PARTIAL='' LOGS=''
 GUESTS=()
 declare -A STARTED=()
@@ -96,7 +97,7 @@ start_guest() {
     local n=$1
     rm -f "$LOGS/guest$n.console"
     TMPDIR=$RUN spawn nsenter --net="/run/netns/$NS" setpriv --pdeathsig KILL qemu-system-x86_64 \
-        -accel tcg,thread=multi,tb-size=512 -cpu max -smp 2 -m 1024 -nodefaults -no-user-config -no-reboot -display none \
+        -accel tcg,thread=multi,tb-size=512 -cpu "$GUEST_CPU" -smp 2 -m 1024 -nodefaults -no-user-config -no-reboot -display none \
         -kernel "$IMAGE/vmlinux" -initrd "$IMAGE/initrd" \
         -append "console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=reliable no_timer_check audit=0 apparmor=0 rcupdate.rcu_expedited=1 lab.n=$n lab.mtu=$MTU" \
         -drive file="$IMAGE/root.ext4",if=none,id=root,format=raw,snapshot=on -device virtio-blk-pci,drive=root \
