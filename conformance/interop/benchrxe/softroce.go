@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	osexec "os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -48,9 +49,11 @@ func startSoftroce(ctx context.Context, program string, flags []string, r *resul
 	if err != nil {
 		return nil, err
 	}
-	if name := fastest(r.CRC); strings.Contains(help, "--crc ") {
-		flags = append(flags, "--crc", name)
-		r.CRCUsed = name
+	if strings.Contains(help, "--crc ") && !slices.Contains(flags, "--crc") {
+		flags = append(flags, "--crc", fastest(r.CRC))
+	}
+	if i := slices.Index(flags, "--crc"); i >= 0 && i+1 < len(flags) {
+		r.CRCUsed = flags[i+1]
 	}
 	r.Flags = strings.Join(flags, " ")
 	for _, x := range sides {
