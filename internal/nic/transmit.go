@@ -68,11 +68,9 @@ func (w *worker) refusedRun(run int, err error) {
 	b := &w.batch
 	p := &b.packets[b.sent]
 	var se *udp4791.SendError
-	if b.lens[run] > 1 && errors.As(err, &se) {
-		if aboutSegments(se.Errno) {
-			w.stopSegments(p.route, "the kernel refuses segmented sends", se)
-			return
-		}
+	if b.lens[run] > 1 && errors.As(err, &se) && aboutSegments(se.Errno) {
+		w.stopSegments(p.route, "the kernel refuses segmented sends", se)
+		return
 	}
 	w.sendFailed(p, err)
 	b.sent++
