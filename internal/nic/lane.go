@@ -105,13 +105,3 @@ func (w *worker) takeLanes() int {
 	}
 	return n
 }
-
-// lanesWait says whether packets wait that other workers handed over.
-func (w *worker) lanesWait() bool {
-	for i := range w.lanes {
-		if l := w.lanes[i].Load(); l != nil && l.tail.Load() != l.head.Load() {
-			return true
-		}
-	}
-	return false
-}

@@ -224,3 +224,13 @@ func TestMixedBufferReachesEveryWorker(t *testing.T) {
 		}
 	}
 }
+
+// lanesWait says whether packets wait that other workers handed over.
+func (w *worker) lanesWait() bool {
+	for i := range w.lanes {
+		if l := w.lanes[i].Load(); l != nil && l.tail.Load() != l.head.Load() {
+			return true
+		}
+	}
+	return false
+}
