@@ -87,3 +87,21 @@ func (m *DestroyReply) Decode(b []byte) error {
 	*m = DestroyReply{CompEvents: r.u32(), AsyncEvents: r.u32()}
 	return r.end()
 }
+
+// ResizeCQRequest asks for another size of a completion queue. The answer is a
+// CreateCQReply: the ring is a new one, into which the adapter moved what the
+// program had not polled; the program does not poll between its request and the
+// reply.
+//
+//	0 handle u32    4 cqe u32
+type ResizeCQRequest struct{ Handle, CQE uint32 }
+
+// Append encodes the request.
+func (m *ResizeCQRequest) Append(b []byte) []byte { return appendU32s(b, m.Handle, m.CQE) }
+
+// Decode reads the request. Error: ErrMalformed.
+func (m *ResizeCQRequest) Decode(b []byte) error {
+	r := reader{b: b}
+	*m = ResizeCQRequest{Handle: r.u32(), CQE: r.u32()}
+	return r.end()
+}

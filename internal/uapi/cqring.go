@@ -14,7 +14,7 @@ import (
 //	 8 status     u8      20 qpn      u32     36 pkey_index u16
 //	 9 opcode     u8      24 src_qp   u32     38 reserved, zero
 //	10 flags      u8      28 imm      u32
-//	12 vendor_err u32
+//	12 vendor_err u32      40 timestamp u64
 const (
 	cqWRID      = 0
 	cqStatus    = 8
@@ -28,6 +28,7 @@ const (
 	cqInvRKey   = 32
 	cqPKeyIndex = 36
 	cqUsed      = 38
+	cqTimestamp = 40
 
 	// CQSlotSize is the length of a completion slot in bytes.
 	CQSlotSize = 64
@@ -96,6 +97,7 @@ func (r *CQRing) Put(wc *cq.WC) {
 	le.PutUint32(s[cqInvRKey:], wc.InvalidatedRKey)
 	le.PutUint16(s[cqPKeyIndex:], wc.PKeyIndex)
 	le.PutUint16(s[cqUsed:], 0)
+	le.PutUint64(s[cqTimestamp:], wc.Timestamp)
 	r.next++
 }
 
@@ -202,5 +204,6 @@ func decodeWC(s []byte, wc *cq.WC) {
 		Flags: cq.Flags(s[cqFlags]), VendorErr: le.Uint32(s[cqVendorErr:]), ByteLen: le.Uint32(s[cqByteLen:]),
 		QPN: bth.QPN(le.Uint32(s[cqQPN:])), SrcQP: bth.QPN(le.Uint32(s[cqSrcQP:])), ImmData: le.Uint32(s[cqImm:]),
 		InvalidatedRKey: le.Uint32(s[cqInvRKey:]), PKeyIndex: le.Uint16(s[cqPKeyIndex:]),
+		Timestamp: le.Uint64(s[cqTimestamp:]),
 	}
 }

@@ -49,6 +49,21 @@ type DeviceAttr struct {
 	MaxPKeys              uint16 `json:"max_pkeys"`
 	LocalCAAckDelay       uint8  `json:"local_ca_ack_delay"`
 	PhysPortCount         uint8  `json:"phys_port_count"`
+
+	// What ibv_query_device_ex adds.
+	CompletionTimestampMask uint64 `json:"completion_timestamp_mask"` // 0: no timestamps
+	HCACoreClock            uint64 `json:"hca_core_clock"`            // kHz of the timestamps
+	ODPGeneral              uint32 `json:"odp_general_caps"`          // 1 supported, 2 implicit
+	ODPRC                   uint32 `json:"odp_rc_caps"`               // ibv_odp_transport_cap_bits
+	ODPUC                   uint32 `json:"odp_uc_caps"`
+	ODPUD                   uint32 `json:"odp_ud_caps"`
+}
+
+// longs lists the 64-bit fields in their order on the wire.
+func (a *DeviceAttr) longs() []*uint64 {
+	return []*uint64{
+		&a.NodeGUID, &a.SysImageGUID, &a.MaxMRSize, &a.PageSizeCap, &a.CompletionTimestampMask, &a.HCACoreClock,
+	}
 }
 
 // words lists the 32-bit fields in their order on the wire.
@@ -57,7 +72,7 @@ func (a *DeviceAttr) words() []*uint32 {
 		&a.VendorID, &a.VendorPartID, &a.HWVersion, &a.MaxQP, &a.MaxQPWR, &a.DeviceCapFlags, &a.MaxSGE, &a.MaxSGERead,
 		&a.MaxCQ, &a.MaxCQE, &a.MaxMR, &a.MaxPD, &a.MaxQPRDAtomic, &a.MaxResRDAtomic, &a.MaxQPInitRDAtomic, &a.AtomicCap,
 		&a.MaxMW, &a.MaxMcastGroup, &a.MaxMcastQPAttach, &a.MaxTotalMcastQPAttach, &a.MaxAH, &a.MaxSRQ, &a.MaxSRQWR,
-		&a.MaxSRQSGE, &a.MaxInline, &a.NumCompVectors,
+		&a.MaxSRQSGE, &a.MaxInline, &a.NumCompVectors, &a.ODPGeneral, &a.ODPRC, &a.ODPUC, &a.ODPUD,
 	}
 }
 
@@ -65,8 +80,8 @@ func (a *DeviceAttr) words() []*uint32 {
 // the order of the struct; the text last.
 func (m *QueryDeviceReply) Append(b []byte) []byte {
 	a, le := &m.Attr, binary.LittleEndian
-	for _, v := range []uint64{a.NodeGUID, a.SysImageGUID, a.MaxMRSize, a.PageSizeCap} {
-		b = le.AppendUint64(b, v)
+	for _, v := range a.longs() {
+		b = le.AppendUint64(b, *v)
 	}
 	for _, v := range a.words() {
 		b = le.AppendUint32(b, *v)
@@ -79,7 +94,9 @@ func (m *QueryDeviceReply) Append(b []byte) []byte {
 // Decode reads the reply. Error: ErrMalformed.
 func (m *QueryDeviceReply) Decode(b []byte) error {
 	r, a := reader{b: b}, &m.Attr
-	a.NodeGUID, a.SysImageGUID, a.MaxMRSize, a.PageSizeCap = r.u64(), r.u64(), r.u64(), r.u64()
+	for _, v := range a.longs() {
+		*v = r.u64()
+	}
 	for _, v := range a.words() {
 		*v = r.u32()
 	}

@@ -10,7 +10,7 @@ import (
 
 // Version is the version of all that this package lays down: messages, rings,
 // records. Both ends must have the same.
-const Version = 1
+const Version = 2
 
 // Bounds of control messages.
 const (
@@ -47,6 +47,22 @@ const (
 	OpModifyQP       Op = 14
 	OpQueryQP        Op = 15
 	OpDestroyQP      Op = 16
+	OpCreateAH       Op = 17
+	OpDestroyAH      Op = 18
+	OpCreateSRQ      Op = 19
+	OpModifySRQ      Op = 20
+	OpQuerySRQ       Op = 21
+	OpDestroySRQ     Op = 22
+	OpAllocMW        Op = 23
+	OpDeallocMW      Op = 24
+	OpReregMR        Op = 25
+	OpAllocMR        Op = 26
+	OpAdviseMR       Op = 27
+	OpResizeCQ       Op = 28
+	OpAttachMcast    Op = 29
+	OpDetachMcast    Op = 30
+	OpListResources  Op = 31
+	OpListCounters   Op = 32
 )
 
 var opNames = map[Op]string{
@@ -54,7 +70,11 @@ var opNames = map[Op]string{
 	OpAllocPD: "alloc PD", OpDeallocPD: "dealloc PD", OpRegMR: "reg MR", OpDeregMR: "dereg MR",
 	OpCreateChannel: "create channel", OpDestroyChannel: "destroy channel", OpCreateCQ: "create CQ",
 	OpDestroyCQ: "destroy CQ", OpCreateQP: "create QP", OpModifyQP: "modify QP", OpQueryQP: "query QP",
-	OpDestroyQP: "destroy QP",
+	OpDestroyQP: "destroy QP", OpCreateAH: "create AH", OpDestroyAH: "destroy AH",
+	OpCreateSRQ: "create SRQ", OpModifySRQ: "modify SRQ", OpQuerySRQ: "query SRQ", OpDestroySRQ: "destroy SRQ",
+	OpAllocMW: "alloc MW", OpDeallocMW: "dealloc MW", OpReregMR: "rereg MR", OpAllocMR: "alloc MR",
+	OpAdviseMR: "advise MR", OpResizeCQ: "resize CQ", OpAttachMcast: "attach multicast", OpDetachMcast: "detach multicast",
+	OpListResources: "list resources", OpListCounters: "list counters",
 }
 
 // String names the operation.
@@ -224,7 +244,7 @@ func appendU32s(b []byte, vs ...uint32) []byte {
 }
 
 // HandleRequest asks for something about one object: all destroying operations,
-// QueryQP.
+// QueryQP, QuerySRQ.
 type HandleRequest struct{ Handle uint32 }
 
 // Append encodes the request.
@@ -237,7 +257,7 @@ func (m *HandleRequest) Decode(b []byte) error {
 	return r.end()
 }
 
-// HandleReply names a new object of this program; never 0. AllocPD,
+// HandleReply names a new object of this program; never 0. AllocPD, CreateAH,
 // CreateChannel (with the channel pipe's reading end as descriptor).
 type HandleReply struct{ Handle uint32 }
 

@@ -39,6 +39,23 @@ var messages = []func() message{
 	func() message { return &QueryGIDTableRequest{} },
 	func() message { return &AllocPDRequest{} },
 	func() message { return &CreateChannelRequest{} },
+	func() message { return &CreateAHRequest{} },
+	func() message { return &McastRequest{} },
+	func() message { return &CreateSRQRequest{} },
+	func() message { return &CreateSRQReply{} },
+	func() message { return &ModifySRQRequest{} },
+	func() message { return &ModifySRQReply{} },
+	func() message { return &QuerySRQReply{} },
+	func() message { return &ReregMRRequest{} },
+	func() message { return &AllocMRRequest{} },
+	func() message { return &AllocMWRequest{} },
+	func() message { return &AllocMWReply{} },
+	func() message { return &AdviseMRRequest{} },
+	func() message { return &ResizeCQRequest{} },
+	func() message { return &ListResourcesRequest{} },
+	func() message { return &ListResourcesReply{} },
+	func() message { return &ListCountersRequest{} },
+	func() message { return &ListCountersReply{} },
 }
 
 func nameOf(m message) string { return reflect.TypeOf(m).Elem().Name() }
@@ -54,6 +71,8 @@ func filled(m message) message {
 		m.Workers = MaxWorkers
 	case *RegMRRequest:
 		m.Kind = MRForeign
+	case *ReregMRRequest:
+		m.Flags, m.MR.Kind = reregKnown, MRImplicit
 	case *CreateQPReply:
 		m.DoorbellIndex = DoorbellIndices - 1
 	}
@@ -103,7 +122,11 @@ func TestMessageValues(t *testing.T) {
 		{"no worker", &HelloReply{}, (&HelloReply{Version: 1}).Append(nil)},
 		{"more workers than the page has room for", &HelloReply{}, (&HelloReply{Workers: MaxWorkers + 1}).Append(nil)},
 		{"region of no kind", &RegMRRequest{}, (&RegMRRequest{}).Append(nil)},
-		{"region of an unknown kind", &RegMRRequest{}, (&RegMRRequest{Kind: 3}).Append(nil)},
+		{"region of an unknown kind", &RegMRRequest{}, (&RegMRRequest{Kind: 4}).Append(nil)},
+		{"re-registration with unknown flags", &ReregMRRequest{}, (&ReregMRRequest{Flags: 8}).Append(nil)},
+		{"new translation of no kind", &ReregMRRequest{}, (&ReregMRRequest{Flags: ReregTranslation}).Append(nil)},
+		{"element count beyond the message", &AdviseMRRequest{}, append(make([]byte, 12), 0xff, 0xff, 0xff, 0xff)},
+		{"resources that are no JSON", &ListResourcesReply{}, append(make([]byte, 8), '[')},
 		{"flag of 2", &CreateQPRequest{}, change(&CreateQPRequest{}, 17, 2)},
 		{"doorbell index outside", &CreateQPReply{}, (&CreateQPReply{DoorbellIndex: DoorbellIndices}).Append(nil)},
 		{"text not UTF-8", &HelloRequest{}, []byte{Version, 0, 1, 0, 0xff}},

@@ -17,6 +17,9 @@ import (
 //	12 flags        u32      40 compare_add  u64      64 elements of 16 bytes
 //	16 imm | inv    u32                                  (addr u64, length u32, lkey u32)
 //	20 inline_len   u32                                  or inline_len bytes
+//
+// BindMW and RegMR have the new key in rkey, the address in remote_addr, the
+// length in compare_add, the access in swap, and the region's key in imm.
 const (
 	sqWRID       = 0
 	sqOpcode     = 8
@@ -142,6 +145,9 @@ func encodeSend(s []byte, wr *wq.SendWR, inline bool) {
 	le.PutUint64(s[sqSwap:], wr.Swap)
 	le.PutUint32(s[sqRemoteQPN:], uint32(wr.RemoteQPN))
 	le.PutUint32(s[sqRemoteQKey:], uint32(wr.RemoteQKey))
+	if binds(wr.Opcode) {
+		encodeBind(s, &wr.Bind)
+	}
 	if inline {
 		le.PutUint16(s[sqNumSGE:], 0)
 		le.PutUint32(s[sqInlineLen:], uint32(len(wr.Inline)))
@@ -159,6 +165,25 @@ func immOrKey(wr *wq.SendWR) uint32 {
 		return uint32(wr.InvalidateRKey)
 	}
 	return wr.ImmData
+}
+
+func binds(o wq.Opcode) bool { return o == wq.BindMW || o == wq.RegMR }
+
+func encodeBind(s []byte, b *wq.Bind) {
+	le := binary.LittleEndian
+	le.PutUint32(s[sqImm:], uint32(b.MR))
+	le.PutUint64(s[sqRemoteAddr:], b.Addr)
+	le.PutUint32(s[sqRKey:], uint32(b.RKey))
+	le.PutUint64(s[sqCompareAdd:], b.Length)
+	le.PutUint64(s[sqSwap:], uint64(b.Access))
+}
+
+// takeBind moves what encodeBind put into the slot to where it belongs.
+func takeBind(wr *wq.SendWR, imm uint32) {
+	wr.Bind = wq.Bind{
+		RKey: wr.RKey, MR: mrtable.LKey(imm), Addr: wr.RemoteAddr, Length: wr.CompareAdd, Access: mrtable.Access(wr.Swap),
+	}
+	wr.RKey, wr.RemoteAddr, wr.CompareAdd, wr.Swap = 0, 0, 0, 0
 }
 
 func carriesKey(o wq.Opcode) bool { return o == wq.SendWithInv || o == wq.LocalInv }
@@ -279,9 +304,12 @@ func (c *SQConsumer) decode(slot []byte, wr *wq.SendWR) error {
 		CompareAdd: le.Uint64(h[sqCompareAdd:]), Swap: le.Uint64(h[sqSwap:]), AH: le.Uint32(h[sqAH:]),
 		RemoteQPN: bth.QPN(le.Uint32(h[sqRemoteQPN:])), RemoteQKey: bth.QKey(le.Uint32(h[sqRemoteQKey:])),
 	}
-	if carriesKey(wr.Opcode) {
+	switch {
+	case carriesKey(wr.Opcode):
 		wr.InvalidateRKey = mrtable.RKey(imm)
-	} else {
+	case binds(wr.Opcode):
+		takeBind(wr, imm)
+	default:
 		wr.ImmData = imm
 	}
 	n := int(inlineLen)

@@ -90,10 +90,13 @@ func TestSQSlot(t *testing.T) {
 	inv.Opcode, inv.InvalidateRKey, inv.ImmData, inv.SGList = wq.SendWithInv, 0xa1b2c3d4, 0, nil
 	inline := sampleSend()
 	inline.Opcode, inline.Flags, inline.SGList, inline.Inline = wq.Send, wq.SendInline, nil, []byte("inline data")
+	bind := sampleSend()
+	bind.Opcode, bind.ImmData, bind.RemoteAddr, bind.RKey, bind.CompareAdd, bind.Swap = wq.BindMW, 0, 0, 0, 0, 0
+	bind.Bind = wq.Bind{RKey: 0xb1b2b3b4, MR: 0xc1c2c3c4, Addr: 0xd1d2d3d4d5d6d7d8, Length: 0xe1e2e3e4e5e6e7e8, Access: 0xf1f2f3f4}
 	rows := []struct {
 		name string
 		wr   wq.SendWR
-	}{{"SQSlot", sampleSend()}, {"SQSlotInvalidate", inv}, {"SQSlotInline", inline}}
+	}{{"SQSlot", sampleSend()}, {"SQSlotInvalidate", inv}, {"SQSlotInline", inline}, {"SQSlotBind", bind}}
 	for _, row := range rows {
 		t.Run(row.name, func(t *testing.T) {
 			mem := segment(t, 4096)

@@ -63,6 +63,8 @@ func fill(v reflect.Value, next *uint64) {
 		v.SetString(fmt.Sprintf("text %d", *next))
 	case reflect.Bool:
 		v.SetBool(true)
+	case reflect.Int:
+		v.SetInt(int64(*next))
 	case reflect.Uint8:
 		v.SetUint(0x80 | *next&0x7f)
 	case reflect.Uint16:
@@ -132,7 +134,7 @@ func sampleSend() wq.SendWR {
 	n := uint64(0)
 	fill(reflect.ValueOf(&wr), &n)
 	wr.Opcode, wr.Flags = wq.RDMAWriteWithImm, wq.SendSignaled|wq.SendFence
-	wr.InvalidateRKey, wr.Inline = 0, nil
+	wr.InvalidateRKey, wr.Inline, wr.Bind = 0, nil, wq.Bind{}
 	return wr
 }
 

@@ -15,6 +15,7 @@ const (
 	FetchAdd        Opcode = 4
 	BindMW          Opcode = 5
 	LocalInv        Opcode = 6
+	RegMR           Opcode = 32 // softroce's own, as the kernel's IB_WC_REG_MR is its own
 	Recv            Opcode = 128
 	RecvRDMAWithImm Opcode = 129
 )
@@ -31,6 +32,7 @@ var opcodeNames = map[Opcode]string{
 	FetchAdd:        "IBV_WC_FETCH_ADD",
 	BindMW:          "IBV_WC_BIND_MW",
 	LocalInv:        "IBV_WC_LOCAL_INV",
+	RegMR:           "IBV_WC_REG_MR",
 	Recv:            "IBV_WC_RECV",
 	RecvRDMAWithImm: "IBV_WC_RECV_RDMA_WITH_IMM",
 }
@@ -69,6 +71,7 @@ type WC struct {
 	SrcQP           bth.QPN // UD receives only
 	ImmData         uint32  // host value (big endian on the wire); with WithImm
 	InvalidatedRKey uint32  // with WithInv
+	Timestamp       uint64  // nanoseconds of the adapter's clock (CLOCK_MONOTONIC); 0: not taken
 }
 
 // decimal formats a byte.

@@ -13,6 +13,16 @@ type LKey uint32
 // RKey has the value of its LKey.
 type RKey uint32
 
+// WindowType is the type of a memory window (ibv_mw_type).
+type WindowType uint32
+
+// Types of windows (specification values: ibv_mw_type). Type 2 is 2B here: bound
+// to a domain and a queue pair.
+const (
+	WindowType1 WindowType = 1
+	WindowType2 WindowType = 2
+)
+
 // PD is the number of a protection domain, unique in an adapter and never 0.
 type PD uint32
 

@@ -69,14 +69,15 @@ var opcodeRules = [...]opcodeRule{
 	RDMARead:          {name: "RDMA_READ", types: types(typeRC)},
 	AtomicCmpAndSwp:   {name: "ATOMIC_CMP_AND_SWP", types: types(typeRC), atomic: true},
 	AtomicFetchAndAdd: {name: "ATOMIC_FETCH_AND_ADD", types: types(typeRC), atomic: true},
-	LocalInv:          {name: "LOCAL_INV", types: types(typeRC)},
+	LocalInv:          {name: "LOCAL_INV", types: types(typeRC, typeUC)},
 	BindMW:            {name: "BIND_MW", types: types(typeRC, typeUC)},
 	SendWithInv:       {name: "SEND_WITH_INV", types: types(typeRC), inline: true},
+	RegMR:             {name: "REG_MR", types: types(typeRC)},
 }
 
 // String is the verbs name of the operation, without its prefix.
 func (o Opcode) String() string {
-	if int(o) < len(opcodeRules) {
+	if int(o) < len(opcodeRules) && opcodeRules[o].name != "" {
 		return opcodeRules[o].name
 	}
 	return fmt.Sprintf("opcode %d", uint8(o))

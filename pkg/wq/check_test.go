@@ -24,9 +24,10 @@ func TestOpcodeByType(t *testing.T) {
 		RDMARead:          "RC",
 		AtomicCmpAndSwp:   "RC",
 		AtomicFetchAndAdd: "RC",
-		LocalInv:          "RC",
+		LocalInv:          "RC UC",
 		BindMW:            "RC UC",
 		SendWithInv:       "RC",
+		RegMR:             "RC",
 	}
 	names := map[uint8]string{rc: "RC", uc: "UC", ud: "UD", gsi: "GSI"}
 	for op := range 256 {

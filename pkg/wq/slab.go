@@ -29,7 +29,7 @@ const (
 	defaultLimit = 1 << 26 // 64 MiB
 	chunkWQEs    = 8       // entries per block of a send queue
 	sgeBytes     = 16      // what an SGE counts against the limit
-	wqeBytes     = 160     // and an entry
+	wqeBytes     = 192     // and an entry
 )
 
 // NewSlab makes a slab of at most limitBytes; 0 means 64 MiB.

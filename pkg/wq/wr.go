@@ -20,6 +20,9 @@ const (
 	LocalInv          Opcode = 7
 	BindMW            Opcode = 8
 	SendWithInv       Opcode = 9
+	// RegMR is fast registration; the kernel's IB_WR_REG_MR, which has no name
+	// in the verbs manual.
+	RegMR Opcode = 32
 )
 
 // SendFlags modify a send request, with the values of ibv_send_flags.
@@ -62,8 +65,22 @@ type SendWR struct {
 	AH             uint32  // UD: address handle
 	RemoteQPN      bth.QPN // UD
 	RemoteQKey     bth.QKey
-	SGList         []SGE
+	SGList         []SGE  // with RegMR the pages: each inside one region, all of one length
 	Inline         []byte // the payload with SendInline; SGList is then empty
+	Bind           Bind   // BindMW and RegMR
+}
+
+// Bind says what a window is bound to (ibv_bind_mw_info), or what a fast
+// registration makes of its pages.
+type Bind struct {
+	// RKey is the new key: the window's (the region's, with RegMR) with another
+	// low byte.
+	RKey mrtable.RKey
+	// MR is the region that the window opens. Not with RegMR.
+	MR     mrtable.LKey
+	Addr   uint64 // first address; with RegMR the new iova
+	Length uint64 // bytes; 0 unbinds a window of type 1
+	Access mrtable.Access
 }
 
 // Length is the request's payload length in bytes: the sum of its SGEs, or
