@@ -225,8 +225,8 @@ func (a *Adapter) logStart(gids []gidEntry) {
 
 // machineNotes are what of this machine makes an adapter slower.
 func machineNotes() (notes []string) {
-	if paths := bth.CRCPaths(); len(paths) == 1 {
-		notes = append(notes, "no instructions for the ICRC that this build knows: it is computed by "+paths[0])
+	if best := bth.CRCPaths()[0]; best == bth.CRCStd {
+		notes = append(notes, "no instructions for the ICRC that this build knows: it is computed by "+best)
 	}
 	if runtime.NumCPU() == 1 {
 		notes = append(notes, "one CPU: adapter and programs take turns on it")

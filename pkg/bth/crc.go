@@ -11,26 +11,35 @@ import (
 // ErrCRC is the error of SetCRC for a name that is not in CRCPaths.
 var ErrCRC = errors.New("not a way to compute the CRC here")
 
-// crcKind is a way to compute the CRC. The others than crcStd are assembly, and
-// differ between architectures.
+// crcKind is a way to compute the CRC. Those from crcAssembly on are assembly,
+// and differ between architectures.
 type crcKind uint8
 
-// crcStd is the standard library, which is there on every machine.
+// crcStd is the standard library, and crcWords is updateWords. Both are there on
+// every machine.
 const (
-	crcStd     crcKind = 0
-	crcStdName         = "hash/crc32"
+	crcStd crcKind = iota
+	crcWords
+	crcAssembly
+)
+
+// Names of the ways that are there on every machine.
+const (
+	CRCStd   = "hash/crc32" // the standard library
+	CRCWords = "words"      // shifts of words, in plain Go
 )
 
 // crcFound are the ways that this CPU has, best first, and crcInUse is the one
 // in use. Both are set before main; only SetCRC changes the latter.
 var (
-	crcFound = append(findCRC(), crcStd)
+	crcFound = append(findCRC(), crcStd, crcWords)
 	crcInUse = crcFound[0]
 )
 
 // CRCPaths returns the names of the ways to compute the CRC that this program
-// can use on this CPU, best first. The last is always "hash/crc32". All give the
-// same results.
+// can use on this CPU, best first, and last CRCWords, which nobody gets who does
+// not ask: it is for a CPU whose instructions for the CRC are emulated. CRCStd
+// is the one before. All give the same results.
 func CRCPaths() []string {
 	names := make([]string, 0, len(crcFound))
 	for _, k := range crcFound {
@@ -59,8 +68,10 @@ func UpdateCRC(state uint32, b []byte) uint32 {
 	switch {
 	case len(b) < crcShort:
 		return updateShort(state, b)
-	case crcInUse != crcStd:
+	case crcInUse >= crcAssembly:
 		return crcUpdate(state, b)
+	case crcInUse == crcWords:
+		return updateWords(state, b)
 	}
 	return updateStd(state, b)
 }
@@ -71,7 +82,7 @@ func UpdateCRC(state uint32, b []byte) uint32 {
 // src. The two may overlap, as with copy.
 func CopyICRC(state uint32, dst, src []byte) uint32 {
 	n := min(len(dst), len(src))
-	if crcInUse != crcStd && n >= crcShort {
+	if crcInUse >= crcAssembly && n >= crcShort {
 		if crc, ok := crcCopy(state, dst[:n], src[:n]); ok {
 			return crc
 		}
@@ -83,7 +94,7 @@ func CopyICRC(state uint32, dst, src []byte) uint32 {
 // updateHeader is UpdateCRC for a few bytes. It never calls the standard
 // library, which would make b escape to the heap.
 func updateHeader(state uint32, b []byte) uint32 {
-	if len(b) >= crcShort && crcInUse != crcStd {
+	if len(b) >= crcShort && crcInUse >= crcAssembly {
 		return crcUpdate(state, b)
 	}
 	return updateShort(state, b)

@@ -6,13 +6,13 @@ package bth
 // would not see what it reads and writes.
 
 const (
-	pclmul crcKind = 1 + iota
+	pclmul = crcAssembly + iota
 	avx2
 	avx512
 )
 
 // crcNames are the names of the ways.
-var crcNames = [...]string{crcStd: crcStdName, pclmul: "pclmul", avx2: "avx2", avx512: "avx512"}
+var crcNames = [...]string{crcStd: CRCStd, crcWords: CRCWords, pclmul: "pclmul", avx2: "avx2", avx512: "avx512"}
 
 // crcShort is the least number of bytes that the assembly takes.
 const crcShort = 16
@@ -79,7 +79,7 @@ func crcUpdate(state uint32, b []byte) uint32 {
 		return crcAVX512(state, &b[0], len(b))
 	case avx2:
 		return crcAVX2(state, &b[0], len(b))
-	case crcStd, pclmul:
+	case crcStd, crcWords, pclmul:
 	}
 	return crcPCLMUL(state, &b[0], len(b))
 }
@@ -93,7 +93,7 @@ func crcCopy(state uint32, dst, src []byte) (crc uint32, ok bool) {
 		return copyAVX512(state, &dst[0], &src[0], len(src))
 	case avx2:
 		return copyAVX2(state, &dst[0], &src[0], len(src))
-	case crcStd, pclmul:
+	case crcStd, crcWords, pclmul:
 	}
 	return copyPCLMUL(state, &dst[0], &src[0], len(src))
 }

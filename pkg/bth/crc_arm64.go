@@ -5,10 +5,10 @@ package bth
 // The assembly is left out of builds for the race detector and its like, which
 // would not see what it reads and writes.
 
-const armCRC32 crcKind = 1
+const armCRC32 = crcAssembly
 
 // crcNames are the names of the ways.
-var crcNames = [...]string{crcStd: crcStdName, armCRC32: "arm64-crc32"}
+var crcNames = [...]string{crcStd: CRCStd, crcWords: CRCWords, armCRC32: "arm64-crc32"}
 
 // crcShort is the least number of bytes that the assembly is called for. It
 // takes any number.

@@ -11,7 +11,7 @@ package bth
 const crcShort = 16
 
 // crcNames are the names of the ways.
-var crcNames = [...]string{crcStd: crcStdName}
+var crcNames = [...]string{crcStd: CRCStd, crcWords: CRCWords}
 
 func findCRC() []crcKind { return nil }
 
