@@ -114,6 +114,7 @@ type Adapter struct {
 	ledger  *ledger
 	qpns    *qpnAllocator
 	control controlStats
+	stamps  stampClock
 
 	mu        sync.Mutex
 	closing   bool
@@ -163,6 +164,9 @@ func New(cfg Config) (*Adapter, error) {
 		pds:       make(map[mrtable.PD]struct{}),
 		lastPD:    mrtable.PD(random64() & 0xFFFF),
 		load:      make([]int, cfg.Workers),
+	}
+	if a.stamps, err = newStampClock(); err != nil {
+		return nil, fmt.Errorf("nic: CLOCK_MONOTONIC: %w", err)
 	}
 	a.gids.entries.Store(&gids)
 	a.tap.Store(cfg.Capture)

@@ -56,6 +56,7 @@ func (a *Adapter) deviceAttr() uapi.DeviceAttr {
 		MaxQPRDAtomic: rd, MaxQPInitRDAtomic: rd, MaxResRDAtomic: clamp32(q.QPs * uint64(rd)),
 		AtomicCap: atomicHCA, MaxInline: l.MaxInline, NumCompVectors: a.numCompVectors(),
 		MaxPKeys: 1, LocalCAAckDelay: localCAAckDelay, PhysPortCount: 1,
+		CompletionTimestampMask: math.MaxUint64, HCACoreClock: hcaCoreClock,
 	}
 }
 

@@ -61,6 +61,7 @@ var handlers = map[uapi.Op]handler{
 	uapi.OpDestroyChannel: on((*program).destroyChannel),
 	uapi.OpCreateCQ:       on((*program).createCQ),
 	uapi.OpDestroyCQ:      on((*program).destroyCQ),
+	uapi.OpResizeCQ:       on((*program).resizeCQ),
 	uapi.OpCreateQP:       on((*program).createQP),
 	uapi.OpModifyQP:       on((*program).modifyQP),
 	uapi.OpQueryQP:        on((*program).queryQP),

@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"errors"
 	"os"
 	"syscall"
 
@@ -10,8 +11,10 @@ import (
 	"github.com/softroce/softroce/internal/uapi"
 )
 
-// numCompVectors is the number of completion vectors: they mean nothing here,
-// programs spread their queues over them.
+// numCompVectors is the number of completion vectors. Vector v of a completion
+// queue has its queue pairs live on worker v, unless they have another reason to
+// live elsewhere. Vector 0 is what programs give that do not care, and leaves the
+// choice to the adapter.
 func (a *Adapter) numCompVectors() uint32 { return uint32(len(a.workers)) }
 
 func (p *program) createChannel(*uapi.CreateChannelRequest) (reply, error) {
@@ -77,13 +80,62 @@ func (p *program) createCQ(m *uapi.CreateCQRequest) (reply, error) {
 	}
 	slots := uapi.SlotCount(m.CQE)
 	o, h, err := p.newCQ(slots, ch)
+	if err == nil {
+		o.vector = int(m.Vector)
+	}
 	if err != nil {
 		p.account.release(ResourceCQs, 1)
 		return reply{}, err
 	}
-	r := reply{body: &uapi.CreateCQReply{Handle: h, CQE: slots, Ring: o.area.ref(slots, 0, 0)}}
+	o.slots = slots
+	return p.cqReply(o, h), nil
+}
+
+func (p *program) cqReply(o *cqObject, h uint32) reply {
+	r := reply{body: &uapi.CreateCQReply{Handle: h, CQE: o.slots, Ring: o.area.ref(o.slots, 0, 0)}}
 	r.fds = p.rings.appendUnsent(r.fds, o.area)
-	return r, nil
+	return r
+}
+
+// resizeCQ gives a completion queue a new ring, with what was not polled.
+// Workers go on completing: they meet the old ring or the new one, never both.
+func (p *program) resizeCQ(m *uapi.ResizeCQRequest) (reply, error) {
+	o, ok := p.cqs.lookup(m.Handle)
+	limit := p.a.cfg.Limits.MaxCQE
+	switch {
+	case !ok:
+		return reply{}, errHandle("completion queue", m.Handle)
+	case m.CQE < 1 || m.CQE > limit:
+		return reply{}, refuse(syscall.EINVAL, "cqe %d, want 1 to max_cqe %d", m.CQE, limit)
+	}
+	slots := uapi.SlotCount(m.CQE)
+	area, err := p.rings.alloc(uapi.CQRingSize(slots))
+	if err != nil {
+		return reply{}, err
+	}
+	if err := o.moveTo(area, area.ref(slots, 0, 0)); err != nil {
+		p.rings.release(area)
+		return reply{}, refuse(syscall.EINVAL, "cqe %d: %v", m.CQE, err)
+	}
+	p.rings.release(o.area)
+	o.area, o.slots = area, slots
+	return p.cqReply(o, m.Handle), nil
+}
+
+// moveTo has the queue go on in another ring. On an error nothing is changed.
+func (c *cqueue) moveTo(area ringArea, ref uapi.RingRef) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dead || c.cq.Dead() {
+		return errors.New("the completion queue overflowed and is in error")
+	}
+	ring, err := c.ring.MoveTo(area.mem, ref)
+	if err != nil {
+		return err
+	}
+	c.ring = ring
+	c.cq.Move(ring)
+	return nil
 }
 
 func (p *program) newCQ(slots uint32, ch *channelObject) (*cqObject, uint32, error) {
@@ -108,9 +160,13 @@ func (p *program) newCQ(slots uint32, ch *channelObject) (*cqObject, uint32, err
 	return o, h, nil
 }
 
-// home is the worker that has most of the queue's QPs, -1 when there is none.
+// home is the worker that has most of the queue's QPs; when there are none that
+// of its completion vector, or -1 when it has none.
 func (o *cqObject) home() int {
 	home, most := -1, 0
+	if o.vector > 0 {
+		home = o.vector
+	}
 	for i, n := range o.homes {
 		if n > most {
 			home, most = i, n

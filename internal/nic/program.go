@@ -70,8 +70,10 @@ type (
 	cqObject struct {
 		*cqueue
 		area    ringArea
+		slots   uint32
 		channel *channelObject // nil: none
 		homes   []int          // QPs by worker
+		vector  int            // completion vector
 	}
 	qpObject struct {
 		qp     *qp

@@ -90,10 +90,12 @@ func (s *stage) Complete(wc *cq.WC, solicited bool) {
 // push moves what is staged into the ring, which shows it at the next Flush.
 // The queue's lock is held.
 func (s *stage) push() {
+	stamp := s.w.a.stamps.stamp(s.w.now)
 	for i := range s.wcs {
 		if s.c.dead {
 			break // destroyed: its ring is no longer ours to write
 		}
+		s.wcs[i].wc.Timestamp = stamp
 		if err := s.c.cq.Push(&s.wcs[i].wc, s.wcs[i].solicited); err != nil {
 			s.overflow = s.overflow || errors.Is(err, cq.ErrOverflow)
 			s.w.stats.CQLost++

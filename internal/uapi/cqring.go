@@ -2,6 +2,7 @@ package uapi
 
 import (
 	"encoding/binary"
+	"fmt"
 	"sync/atomic"
 
 	"github.com/softroce/softroce/pkg/bth"
@@ -121,6 +122,36 @@ func (r *CQRing) TakeArm(solicited bool) bool {
 	r.arm.Store(armNone)
 	r.sent++
 	return true
+}
+
+// MoveTo returns the adapter's side of a ring at ref that goes on where this one
+// ends: with the completions that were not polled, the same indices, and the
+// events under way. The program does not poll, arm or read events meanwhile, and
+// this ring is not used any more. Errors, which leave this ring as it is:
+// ErrGeometry; ErrRingFull when ref has fewer slots than completions wait;
+// ErrCorrupt for an index of the program's that cannot be right.
+func (r *CQRing) MoveTo(mem Memory, ref RingRef) (*CQRing, error) {
+	first := r.consumer.Load()
+	waiting := r.next - first
+	switch {
+	case waiting > r.count():
+		return nil, fmt.Errorf("%w: %d of %d completions wait", ErrCorrupt, waiting, r.count())
+	case waiting > ref.Slots:
+		return nil, fmt.Errorf("%w: %d completions wait, %d slots asked for", ErrRingFull, waiting, ref.Slots)
+	}
+	to, err := NewCQRing(mem, ref)
+	if err != nil {
+		return nil, err
+	}
+	for i := first; i != r.next; i++ {
+		copy(to.slot(i), r.slot(i))
+	}
+	to.next, to.sent = r.next, r.sent
+	to.arm.Store(r.arm.Load())
+	to.read.Store(r.read.Load())
+	to.consumer.Store(first)
+	to.producer.Store(r.producer.Load())
+	return to, nil
 }
 
 // EventsSent returns how many events TakeArm has announced; a DestroyCQ reply

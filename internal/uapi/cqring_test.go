@@ -248,3 +248,63 @@ func BenchmarkCQPollEmpty(b *testing.B) {
 		c.Poll(wcs[:])
 	}
 }
+
+// A ring that moves goes on with its completions, staged ones too, its indices
+// and its events.
+func TestCQMoveTo(t *testing.T) {
+	mem := segment(t, 8192)
+	r, c := newCQ(t, mem, RingRef{Slots: 4})
+	var got [8]cq.WC
+	put := func(r *CQRing, id uint64) { r.Put(&cq.WC{WRID: id}) }
+	for id := range uint64(3) {
+		put(r, id)
+	}
+	r.Publish()
+	c.Poll(got[:2])
+	c.Arm(false)
+	if !r.TakeArm(false) {
+		t.Fatal("no event")
+	}
+	c.EventRead()
+	c.Arm(true)
+	put(r, 3) // staged
+	small := RingRef{Offset: 4096, Slots: 1}
+	if _, err := r.MoveTo(mem, small); !errors.Is(err, ErrRingFull) {
+		t.Errorf("2 completions into 1 slot: %v", err)
+	}
+	if _, err := r.MoveTo(mem, RingRef{Offset: 4096, Slots: 3}); !errors.Is(err, ErrGeometry) {
+		t.Errorf("3 slots: %v", err)
+	}
+	to := RingRef{Offset: 4096, Slots: 8}
+	n, err := r.MoveTo(mem, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err = NewCQConsumer(mem, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Pending() != 1 || c.EventsRead() != 1 || n.EventsSent() != 1 || n.Free() != 6 {
+		t.Errorf("%d pending, %d events read, %d sent, %d free", c.Pending(), c.EventsRead(), n.EventsSent(), n.Free())
+	}
+	n.Publish()
+	if n.TakeArm(false) || !n.TakeArm(true) {
+		t.Error("armed for solicited completions before the move, and not after")
+	}
+	for id := uint64(4); id < 10; id++ {
+		put(n, id)
+	}
+	n.Publish()
+	if k := c.Poll(got[:]); k != 8 || c.Produced() != 10 {
+		t.Fatalf("%d polled, %d produced, want 8 and 10", k, c.Produced())
+	}
+	for i, wc := range got {
+		if wc.WRID != uint64(i+2) {
+			t.Errorf("completion %d where %d was due", wc.WRID, i+2)
+		}
+	}
+	mem.Word32(4096 + offConsumer).Store(77) // the program lies
+	if _, err := n.MoveTo(mem, RingRef{Slots: 16}); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("an index that cannot be right: %v", err)
+	}
+}

@@ -70,5 +70,9 @@ func (c *CQ) Flush() (event bool) {
 	return event
 }
 
+// Move has the queue go on in r, into which its user moved what the old ring
+// held, staged entries included.
+func (c *CQ) Move(r Ring) { c.ring = r }
+
 // Dead says that the queue overflowed.
 func (c *CQ) Dead() bool { return c.dead }
