@@ -16,6 +16,14 @@
 // lower the MTU. A plain UDP socket does not show the identification of what
 // it receives: RecvMeta.IDKnown is false there.
 //
+// # Multicast
+//
+// A multicast group has one receive socket, joined on the interfaces of the
+// adapter's addresses, on whatever endpoint listens to it. A datagram to a group
+// leaves by the interface of the flow's local address, with a TTL of DefaultTTL
+// unless its slot says otherwise, and comes back to the group's sockets on this
+// host.
+//
 // # Who may call what
 //
 // A Group is opened and closed as a whole. An Endpoint belongs to one

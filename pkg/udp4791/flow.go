@@ -150,7 +150,7 @@ func (e *Endpoint) bindSendSocket(li int, port uint16) (int, uint16) {
 	if err != nil {
 		return -1, 0
 	}
-	if !sameNamespace(fd, e.recv[li]) {
+	if !e.g.ownNamespace(fd) {
 		// The caller's thread has been moved, or the group was opened on one
 		// that had: a packet must not leave into another network.
 		unix.Close(fd)
@@ -178,12 +178,21 @@ func (e *Endpoint) bindSendSocket(li int, port uint16) (int, uint16) {
 // soNetnsCookie is SO_NETNS_COOKIE (Linux 5.14), which x/sys does not name.
 const soNetnsCookie = 71
 
-// sameNamespace reports whether two sockets are of one network namespace, as
+// namespaceOf is the cookie of a socket's network namespace, 0 where the kernel
+// does not tell.
+func namespaceOf(fd int) uint64 {
+	c, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, soNetnsCookie)
+	if err != nil {
+		return 0
+	}
+	return c
+}
+
+// ownNamespace reports whether a socket is of the group's network namespace, as
 // far as the kernel can tell.
-func sameNamespace(a, b int) bool {
-	ca, errA := unix.GetsockoptUint64(a, unix.SOL_SOCKET, soNetnsCookie)
-	cb, errB := unix.GetsockoptUint64(b, unix.SOL_SOCKET, soNetnsCookie)
-	return errA != nil || errB != nil || ca == cb
+func (g *Group) ownNamespace(fd int) bool {
+	c := namespaceOf(fd)
+	return c == 0 || g.namespace == 0 || c == g.namespace
 }
 
 // CloseFlow gives a flow back. The socket closes with its last flow; what the

@@ -17,6 +17,7 @@ type Group struct {
 	recvBuffer int // smallest effective, bytes
 	sendBuffer int
 	missing    []string // optional socket options the kernel lacks
+	namespace  uint64   // cookie of the network namespace, 0 when the kernel has none
 	segments   bool     // UDP_SEGMENT works
 	merges     bool     // UDP_GRO is on, on every receive socket
 }
@@ -67,6 +68,7 @@ func (g *Group) open() error {
 			return err
 		}
 	}
+	g.namespace = namespaceOf(g.endpoints[0].recv[0])
 	for _, e := range g.endpoints {
 		e.ready()
 	}

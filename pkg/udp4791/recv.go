@@ -1,19 +1,22 @@
 package udp4791
 
 import (
+	"net/netip"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// Endpoint is one worker's part of a group: a receive socket per address and
-// its send sockets. One goroutine owns it.
+// Endpoint is one worker's part of a group: a receive socket per address, those
+// of the multicast groups that it listens to, and its send sockets. One
+// goroutine owns it.
 type Endpoint struct {
 	g      *Group
 	worker int
 	recv   []int // receive socket per local address, in the group's order
-	next   int   // the address that ReadBatch looks at first
-	more   bool  // the last ReadBatch was full
+	groups []*Multicast
+	next   int  // the socket that ReadBatch looks at first
+	more   bool // the last ReadBatch was full
 
 	rx rxBatch
 	tx txBatch
@@ -83,23 +86,25 @@ func (e *Endpoint) ReadBatch() ([]RecvSlot, error) {
 	b := &e.rx
 	got := 0
 	defer func() { e.more = got == len(b.hdrs) }()
+	sockets := len(e.recv) + len(e.groups)
 	first := e.next
-	if e.next++; e.next >= len(e.recv) {
+	if e.next++; e.next >= sockets {
 		e.next = 0
 	}
-	for k := range e.recv {
+	for k := range sockets {
 		i := first + k
-		if i >= len(e.recv) {
-			i -= len(e.recv)
+		if i >= sockets {
+			i -= sockets
 		}
-		n, errno := recvmmsg(e.recv[i], b.hdrs[got:])
+		fd, addr := e.socket(i)
+		n, errno := recvmmsg(fd, b.hdrs[got:])
 		switch errno {
 		case 0:
-			b.fill(got, n, &e.g.locals[i])
+			b.fill(got, n, addr)
 			got += n
 		case unix.EAGAIN, unix.EINTR:
 		default:
-			return b.slots[:got], recvError(e.g.locals[i], errno)
+			return b.slots[:got], recvError(addr, errno)
 		}
 		if got == len(b.hdrs) {
 			break
@@ -108,18 +113,27 @@ func (e *Endpoint) ReadBatch() ([]RecvSlot, error) {
 	return b.slots[:got], nil
 }
 
+// socket is the i-th receive socket and the address that it is bound to.
+func (e *Endpoint) socket(i int) (int, netip.Addr) {
+	if i < len(e.recv) {
+		return e.recv[i], e.g.locals[i].addr
+	}
+	m := e.groups[i-len(e.recv)]
+	return m.fd, m.group
+}
+
 // More says that the last ReadBatch took as much as it could: further datagrams
 // may wait.
 func (e *Endpoint) More() bool { return e.more }
 
 // fill turns headers [from, from+n) into slots.
-func (b *rxBatch) fill(from, n int, l *local) {
+func (b *rxBatch) fill(from, n int, dst netip.Addr) {
 	for i := from; i < from+n; i++ {
 		h := &b.hdrs[i]
 		s := &b.slots[i]
 		s.Buf = b.bufs[i][:h.n]
 		s.Meta = RecvMeta{
-			Src: b.names[i].addrPort(), Dst: l.addr,
+			Src: b.names[i].addrPort(), Dst: dst,
 			Truncated: h.hdr.Flags&unix.MSG_TRUNC != 0,
 		}
 		s.Segment = b.ctrls[i].facts(int(h.hdr.Controllen), &s.Meta)
@@ -140,10 +154,10 @@ func (s *RecvSlot) limit() {
 	}
 }
 
-func recvError(l local, errno syscall.Errno) error {
-	return &SocketError{Op: "receive", Addr: l.addr, Err: errno}
+func recvError(a netip.Addr, errno syscall.Errno) error {
+	return &SocketError{Op: "receive", Addr: a, Err: errno}
 }
 
-// FDs returns the receive descriptors to poll for input, one per address. The
-// slice is the endpoint's: do not change it. It is valid until Group.Close.
+// FDs returns the receive descriptors to poll for input, one per address; those
+// of multicast groups have their own (Multicast.FD). The slice is the endpoint's: do not change it. It is valid until Group.Close.
 func (e *Endpoint) FDs() []int { return e.recv }

@@ -14,6 +14,9 @@ import (
 type local struct {
 	addr netip.Addr
 	zone uint32 // interface index of a link-local address, else 0
+	// index is the interface of an IPv6 address, by which multicast leaves and
+	// comes; 0 when it is not known. With IPv4 the kernel goes by the address.
+	index uint32
 }
 
 func (l local) sockaddr(port int) unix.Sockaddr {
@@ -34,16 +37,20 @@ func (l local) family() int {
 func resolve(a netip.Addr) (local, error) {
 	z := a.Zone()
 	if z == "" {
-		return local{addr: a}, nil
+		l := local{addr: a}
+		if a.Is6() {
+			l.index = interfaceOf(a)
+		}
+		return l, nil
 	}
 	if n, err := strconv.ParseUint(z, 10, 32); err == nil {
-		return local{a, uint32(n)}, nil
+		return local{a, uint32(n), uint32(n)}, nil
 	}
 	ifi, err := net.InterfaceByName(z)
 	if err != nil {
 		return local{}, &AddrError{Addr: a, Reason: "on an interface that this host does not have", Err: err}
 	}
-	return local{a, uint32(ifi.Index)}, nil
+	return local{a, uint32(ifi.Index), uint32(ifi.Index)}, nil
 }
 
 // option is one integer socket option and its name for messages.
@@ -53,23 +60,30 @@ type option struct {
 	optional        bool // an old kernel may lack it; a note, not an error
 }
 
-// commonOptions are set on every socket of a family: what the IP header of
-// sent datagrams looks like, see the package comment.
-func commonOptions(family int) []option {
-	if family == unix.AF_INET {
+// commonOptions are set on every socket of an address: what the IP header of
+// sent datagrams looks like, see the package comment, and which way multicast
+// leaves: by the interface that has the address, as IPv4 does anyway.
+func commonOptions(l local) []option {
+	if l.addr.Is4() {
 		return []option{
 			{unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE, "IP_MTU_DISCOVER", false},
 			{unix.IPPROTO_IP, unix.IP_TTL, DefaultTTL, "IP_TTL", false},
 			{unix.IPPROTO_IP, unix.IP_TOS, 0, "IP_TOS", false},
+			{unix.IPPROTO_IP, unix.IP_MULTICAST_TTL, DefaultTTL, "IP_MULTICAST_TTL", false},
 		}
 	}
-	return []option{
+	options := []option{
 		{unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE, "IPV6_MTU_DISCOVER", false},
 		{unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, DefaultTTL, "IPV6_UNICAST_HOPS", false},
 		{unix.IPPROTO_IPV6, unix.IPV6_TCLASS, 0, "IPV6_TCLASS", false},
 		{unix.IPPROTO_IPV6, unix.IPV6_AUTOFLOWLABEL, 0, "IPV6_AUTOFLOWLABEL", true},
 		{unix.IPPROTO_IPV6, ipv6FlowInfoSend, 1, "IPV6_FLOWINFO_SEND", true},
+		{unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, DefaultTTL, "IPV6_MULTICAST_HOPS", false},
 	}
+	if l.index != 0 {
+		options = append(options, option{unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_IF, int(l.index), "IPV6_MULTICAST_IF", true})
+	}
+	return options
 }
 
 // ipv6FlowInfoSend makes sendmsg take the flow label from sin6_flowinfo
@@ -103,7 +117,7 @@ func newSocket(l local, extra []option, missing *[]string) (int, error) {
 	if err != nil {
 		return -1, explainSocket(l, err)
 	}
-	for _, o := range append(commonOptions(l.family()), extra...) {
+	for _, o := range append(commonOptions(l), extra...) {
 		if err := unix.SetsockoptInt(fd, o.level, o.opt, o.val); err != nil {
 			if o.optional {
 				*missing = append(*missing, o.name)

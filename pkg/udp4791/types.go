@@ -6,7 +6,8 @@ import "net/netip"
 type RecvMeta struct {
 	// Src is the sender's address and port. An IPv6 address carries no zone.
 	Src netip.AddrPort
-	// Dst is the local address the datagram came to, as given in the Config.
+	// Dst is the local address the datagram came to, as given in the Config, or
+	// the multicast group.
 	Dst netip.Addr
 	// TOS is the IPv4 type of service or the IPv6 traffic class, ECN in the
 	// low two bits; TTL is the IPv4 TTL or the IPv6 hop limit on arrival.
