@@ -105,7 +105,7 @@ func join(lists ...[]string) []string {
 
 var (
 	// coreTests is what the tests of pure packages may use: no socket, no clock.
-	coreTests = []string{"internal/simnet", "internal/capture", gopacket}
+	coreTests = []string{"internal/simnet", "internal/scenario", "internal/capture", gopacket}
 	// edgeTests is what the tests of the other packages may use.
 	edgeTests = []string{"internal/simnet", "internal/capture", "internal/testaddr", "internal/testnet", "internal/testmatrix", gopacket, netlink, netns}
 	// public is what a program outside of this module could import.
@@ -203,6 +203,10 @@ var rules = []rule{
 	{
 		path: "internal/simnet", is: "a bad network on virtual time, from a seed, for tests", never: "a real clock, a real socket",
 		may: []string{"pkg/udp4791"}, testsMay: join(coreTests, leaves, []string{"pkg/transport"}), pure: true, noStd: noEdge,
+	},
+	{
+		path: "internal/scenario", is: "a queue pair run from a text, for tests", never: "files, a clock",
+		may: join(leaves, []string{"pkg/transport"}), testsMay: coreTests, pure: true, noStd: core,
 	},
 	{
 		path: "internal/testaddr", is: "loopback addresses that no other test uses, for tests", never: "anything a test is about",

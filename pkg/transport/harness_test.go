@@ -2,10 +2,10 @@ package transport_test
 
 import (
 	"bytes"
-	"fmt"
 	"testing"
 	"time"
 
+	"github.com/softroce/softroce/internal/scenario"
 	"github.com/softroce/softroce/pkg/bth"
 	"github.com/softroce/softroce/pkg/cq"
 	"github.com/softroce/softroce/pkg/mrtable"
@@ -39,17 +39,7 @@ func (c *completions) take() []string {
 }
 
 // wcText writes a completion without its prefix: "1 SUCCESS SEND len=4".
-func wcText(wc *cq.WC) string {
-	s := fmt.Sprintf("%d %s", wc.WRID, wc.Status.String()[len("IBV_WC_"):])
-	if wc.Status != cq.Success {
-		return s
-	}
-	s += fmt.Sprintf(" %s len=%d", wc.Opcode.String()[len("IBV_WC_"):], wc.ByteLen)
-	if wc.Flags&cq.WithImm != 0 {
-		s += fmt.Sprintf(" imm=%#x", wc.ImmData)
-	}
-	return s
-}
+func wcText(wc *cq.WC) string { return scenario.WCText(wc) }
 
 const (
 	allAccess = mrtable.AccessLocalWrite | mrtable.AccessRemoteWrite | mrtable.AccessRemoteRead | mrtable.AccessRemoteAtomic
@@ -321,39 +311,7 @@ func exchange(now time.Time, a, b *end) {
 }
 
 // packetText writes a packet in one line, as the scenarios do.
-func packetText(b []byte) string {
-	var p bth.Packet
-	if err := p.Parse(b); err != nil {
-		return err.Error()
-	}
-	h := p.BTH()
-	s := fmt.Sprintf("%s psn=%#x", p.Opcode, uint32(h.PSN()))
-	if h.AckReq() {
-		s += " A"
-	}
-	if h.Solicited() {
-		s += " SE"
-	}
-	if r := p.RETH(); r != nil {
-		s += fmt.Sprintf(" va=%#x len=%d", r.VA(), r.Length())
-	}
-	if r := p.AtomicETH(); r != nil {
-		s += fmt.Sprintf(" va=%#x swap=%#x cmp=%#x", r.VA(), r.Swap(), r.Compare())
-	}
-	if p.Has(bth.HasImmDt) {
-		s += fmt.Sprintf(" imm=%x", p.ImmDt())
-	}
-	if r := p.AETH(); r != nil {
-		s += fmt.Sprintf(" %v msn=%d", r.Syndrome(), r.MSN())
-	}
-	if r := p.AtomicAckETH(); r != nil {
-		s += fmt.Sprintf(" orig=%#x", r.Original())
-	}
-	if len(p.Payload) > 0 {
-		s += fmt.Sprintf(" data=%d", len(p.Payload))
-	}
-	return s
-}
+func packetText(b []byte) string { return scenario.PacketText(b) }
 
 func texts(pkts [][]byte) (out []string) {
 	for _, b := range pkts {
