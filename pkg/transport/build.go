@@ -42,6 +42,9 @@ func (q *QP) header(b []byte, op bth.Opcode, psn bth.PSN, payload int, ackReq, s
 // to the path's NoICRC.
 func (q *QP) OmitICRC(omit bool) { q.path.NoICRC = omit }
 
+// immDt is immediate data as it stands on the wire.
+func immDt(v uint32) bth.ImmDt { return bth.ImmDt{byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)} }
+
 // A register is the CRC over the part of a packet that was built. It is
 // not kept when the path needs no ICRC.
 type register struct {

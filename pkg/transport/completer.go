@@ -180,11 +180,16 @@ func (q *QP) popHead(status cq.Status) {
 	q.sq.PopFront()
 }
 
-// failHead completes entry 0 in error and moves the queue pair to ERR.
+// failHead completes entry 0 in error and moves the queue pair to ERR, or to SQE
+// where nobody is told of the request.
 func (q *QP) failHead(status cq.Status) {
-	q.state = qpstate.Err
+	q.state = q.cfg.Type.SendErrorState()
 	if q.sq.Len() > 0 {
 		q.popHead(status)
+	}
+	if q.state == qpstate.SQE {
+		q.becomeSQE()
+		return
 	}
 	q.becomeErr(false)
 }

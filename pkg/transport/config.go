@@ -43,7 +43,15 @@ type Sink interface {
 	Complete(wc *cq.WC, solicited bool)
 }
 
-// Path says where a queue pair's packets go. The engine uses the addresses and
+// AddressHandles are a program's address handles, as one queue pair needs them.
+type AddressHandles interface {
+	// Path is where a datagram to queue pair remote goes, nil when the domain has
+	// no such handle. It is valid until the next call; in steady state nothing is
+	// allocated for it.
+	Path(ah uint32, pd mrtable.PD, remote bth.QPN) *Path
+}
+
+// Path says where a queue pair's packets, or those of an address handle, go. The engine uses the addresses and
 // the source port for the ICRC; the rest it hands back with each packet.
 type Path struct {
 	Src, Dst     bth.GID
@@ -57,19 +65,25 @@ type Path struct {
 	// Peers has the windows shared by all queue pairs with this peer; its owner
 	// calls TakeReady. They begin small. nil: the queue pair has windows of its
 	// own, which begin at Config.Window, for a way that loses nothing.
+	// An address handle's path has none.
 	Peers *Peers
+	// MTU is the largest datagram that an address handle takes, in bytes of
+	// payload; 0: 4096. Connected queue pairs have a path MTU of their own.
+	MTU uint32
 }
 
 // Config says what a queue pair is made of. Type, QPN, PD, Keys, SendCQ, RecvCQ
-// and Recv are required.
+// and Recv are required, and AHs for UD.
 type Config struct {
-	Type qpstate.Type // RC
+	Type qpstate.Type // RC, UC or UD
 	QPN  bth.QPN
 	PD   mrtable.PD
 	Keys *mrtable.Table
 
 	SendCQ, RecvCQ Sink
 	Recv           wq.RecvSource // posted receives
+	SRQ            bool          // Recv is shared: what was not taken is not this queue pair's
+	AHs            AddressHandles
 
 	Cap      qpstate.Cap
 	SQSigAll bool // every send request completes with a completion
@@ -95,7 +109,7 @@ var ErrConfig = errors.New("transport: invalid config")
 // Validate says whether a queue pair can be made of c. Errors wrap ErrConfig.
 func (c *Config) Validate() error {
 	switch {
-	case c.Type != qpstate.RC:
+	case c.Type != qpstate.RC && c.Type != qpstate.UC && c.Type != qpstate.UD:
 		return fmt.Errorf("%w: Type %v is not supported", ErrConfig, c.Type)
 	case c.QPN == 0 || c.QPN >= bth.MulticastQPN:
 		return fmt.Errorf("%w: QPN %v", ErrConfig, c.QPN)
@@ -107,6 +121,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("%w: SendCQ or RecvCQ is nil", ErrConfig)
 	case c.Recv == nil:
 		return fmt.Errorf("%w: Recv is nil", ErrConfig)
+	case c.Type == qpstate.UD && c.AHs == nil:
+		return fmt.Errorf("%w: AHs is nil", ErrConfig)
 	case c.Window < 0:
 		return fmt.Errorf("%w: Window %d", ErrConfig, c.Window)
 	}
@@ -117,12 +133,14 @@ func (c *Config) Validate() error {
 type Packet struct {
 	Src, Dst   bth.GID
 	TOS, TTL   uint8
-	bth.Packet // parsed without an error, ICRC verified
+	ID         uint16 // IPv4 identification, 0 when it is not known
+	FlowLabel  uint32 // IPv6, 0 when it is not known
+	bth.Packet        // parsed without an error, ICRC verified
 }
 
 // Transmit describes a packet that PollTransmit built.
 type Transmit struct {
-	Path   *Path  // the queue pair's; valid until the next Modify
+	Path   *Path  // the queue pair's, valid until the next Modify; with UD the address handle's, until the next call
 	ICRC   uint32 // as in the packet: for IP identification 0; 0 when it is left out
 	Opcode bth.Opcode
 	PSN    bth.PSN

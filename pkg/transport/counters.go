@@ -24,6 +24,7 @@ type Counters struct {
 	Retransmits          uint64 // request packets sent again
 	Replays              uint64 // response packets sent again
 	RDMASends, RDMARecvs uint64 // SENDs started; receives completed
+	DroppedMessages      uint64 // messages begun and dropped, UC
 
 	RcvdNAKs [32]uint64 // fatal and sequence NAKs received, by code
 	SentNAKs [32]uint64 // likewise sent

@@ -16,6 +16,9 @@ var (
 	ErrState = errors.New("transport: not allowed in this state")
 	// ErrNotSupported: an operation that this engine does not have (EINVAL).
 	ErrNotSupported = errors.New("transport: operation is not supported")
+	// ErrDraining: in SQD, and requests that were started are not done: only RESET
+	// and ERR can be asked for (EINVAL).
+	ErrDraining = errors.New("transport: the send queue is not drained")
 	// ErrPath: Modify with an address vector, but without a path.
 	ErrPath = errors.New("transport: modify with an address vector needs a path")
 )
@@ -36,6 +39,21 @@ const (
 	faultResource         // no memory for a replay record: as if the packet was lost
 	faultCount
 )
+
+// unacknowledged maps a fault of a service without acknowledgements to what
+// becomes of the packet, and to the status of the receive that was taken from a
+// shared queue for it; a receive of its own the queue pair keeps for the next
+// message (fault classes D and E). What is not here is a local fault, class A.
+var unacknowledged = [faultCount]struct {
+	verdict Verdict
+	shared  cq.Status
+}{
+	faultInvalid:   {DropAccess, cq.RemInvReqErr},
+	faultLength:    {DropLength, cq.LocLenErr},
+	faultAccess:    {DropAccess, cq.LocAccessErr},
+	faultRecvShort: {DropLength, cq.LocLenErr},
+	faultNotReady:  {DropNoRecv, 0},
+}
 
 // reaction is what a fault leads to (IBTA Vol 1 §9.9.3, fault classes).
 type reaction struct {

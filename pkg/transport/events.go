@@ -6,6 +6,7 @@ import (
 
 	"github.com/softroce/softroce/pkg/bth"
 	"github.com/softroce/softroce/pkg/cq"
+	"github.com/softroce/softroce/pkg/qpstate"
 )
 
 // EventKind says what an Event is about.
@@ -26,13 +27,14 @@ const (
 	NoteRetryExceeded    // no answer after Count retries: PSN, Wait is the ACK timeout
 	NoteRNRRetryExceeded // no receive at the peer after Count retries: PSN, Code, Wait
 	NoteRemoteNAK        // the peer refused a request: Syndrome, PSN
+	NoteRecvShort        // a datagram and its header need a receive of Count bytes, and the posted one is smaller
 	NoteLocalFault       // a request of this end could not be carried out: PSN, Status
 )
 
 // IsNote says whether the event is a diagnostic, not one of the verbs.
 func (k EventKind) IsNote() bool { return k >= NoteRNRTimer }
 
-// Event is an asynchronous event or a note. Fields beside Kind and QPN hold what
+// Event is an asynchronous event or a note. Fields beside Kind, QPN and Type hold what
 // the kind's comment names, else zero.
 type Event struct {
 	Kind            EventKind
@@ -40,6 +42,7 @@ type Event struct {
 	Syndrome        bth.Syndrome
 	Status          cq.Status
 	QPN             bth.QPN
+	Type            qpstate.Type
 	PSN             bth.PSN
 	OwnMTU, PeerMTU int // bytes; PeerMTU 0: different, but not known
 	Count           int
@@ -73,9 +76,16 @@ func (e *Event) Text() string {
 		return fmt.Sprintf("no receive posted at the peer for PSN %v after %d retries with RNR timer code %d (%v)", e.PSN, e.Count, e.Code, e.Wait)
 	case NoteRemoteNAK:
 		return fmt.Sprintf("the peer refused PSN %v: %v", e.PSN, e.Syndrome)
+	case NoteRecvShort:
+		return fmt.Sprintf("a datagram was dropped: with the 40 bytes of its network header it needs a receive of %d bytes, and the one posted is smaller", e.Count)
 	case NoteLocalFault:
-		if e.Status == cq.LocQPOpErr {
+		switch {
+		case e.Status == cq.LocQPOpErr && e.Type == qpstate.UD:
+			return fmt.Sprintf("the datagram at PSN %v cannot be sent: the protection domain has no such address handle", e.PSN)
+		case e.Status == cq.LocQPOpErr:
 			return fmt.Sprintf("the READ or atomic at PSN %v cannot be sent: max_rd_atomic is 0", e.PSN)
+		case e.Status == cq.LocLenErr:
+			return fmt.Sprintf("the datagram at PSN %v is longer than the path MTU", e.PSN)
 		}
 		return fmt.Sprintf("local memory of the request at PSN %v may not be used so", e.PSN)
 	}
@@ -94,7 +104,7 @@ func (q *QP) event(e Event) {
 		}
 	}
 	if len(q.events) < maxEvents {
-		e.QPN = q.cfg.QPN
+		e.QPN, e.Type = q.cfg.QPN, q.cfg.Type
 		q.events = append(q.events, e)
 	}
 }

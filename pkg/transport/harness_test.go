@@ -41,6 +41,20 @@ func (c *completions) take() []string {
 // wcText writes a completion without its prefix: "1 SUCCESS SEND len=4".
 func wcText(wc *cq.WC) string { return scenario.WCText(wc) }
 
+// udKey is the Q_Key of datagram queue pairs.
+const udKey bth.QKey = 0x11111111
+
+// handles are the address handles of a test's queue pair.
+type handles map[uint32]*transport.Path
+
+// Path implements [transport.AddressHandles].
+func (h handles) Path(ah uint32, pd mrtable.PD, _ bth.QPN) *transport.Path {
+	if pd != 1 {
+		return nil
+	}
+	return h[ah]
+}
+
 const (
 	allAccess = mrtable.AccessLocalWrite | mrtable.AccessRemoteWrite | mrtable.AccessRemoteRead | mrtable.AccessRemoteAtomic
 	memBase   = 0x10000
@@ -55,6 +69,7 @@ type end struct {
 	mem    mrtable.HeapMemory
 	mr     *mrtable.Region
 	recv   *wq.RecvQueue
+	ahs    handles
 	sendCQ completions
 	recvCQ completions
 	ctr    transport.Counters
@@ -88,6 +103,9 @@ type options struct {
 	recvWR    int
 	sendWR    int
 	memSize   int
+	typ       qpstate.Type        // 0: RC
+	qkey      bth.QKey            // 0: udKey
+	srq       *wq.RecvQueue       // nil: a receive queue of its own
 	peers     [2]*transport.Peers // of A and of B
 }
 
@@ -120,6 +138,12 @@ func (o options) withDefaults() options {
 	}
 	if o.memAccess == 0 {
 		o.memAccess = allAccess
+	}
+	if o.typ == 0 {
+		o.typ = qpstate.RC
+	}
+	if o.qkey == 0 {
+		o.qkey = udKey
 	}
 	if o.recvWR == 0 {
 		o.recvWR = 64
@@ -156,10 +180,14 @@ func newEnd(t testing.TB, qpn bth.QPN, host byte, o options) *end {
 	if e.mr, err = e.keys.Register(1, e.mem, memBase, uint64(o.memSize), o.memAccess, 0); err != nil {
 		t.Fatal(err)
 	}
-	e.recv = wq.NewRecvQueue(o.recvWR)
+	if e.recv = o.srq; o.srq == nil {
+		e.recv = wq.NewRecvQueue(o.recvWR)
+	}
+	e.ahs = handles{}
 	e.slab = wq.NewSlab(0)
 	e.cfg = transport.Config{
-		Type: qpstate.RC, QPN: qpn, PD: 1, Keys: e.keys, SendCQ: &e.sendCQ, RecvCQ: &e.recvCQ, Recv: e.recv,
+		Type: o.typ, QPN: qpn, PD: 1, Keys: e.keys, SendCQ: &e.sendCQ, RecvCQ: &e.recvCQ, Recv: e.recv,
+		SRQ: o.srq != nil, AHs: e.ahs,
 		Cap:      qpstate.Cap{MaxSendWR: uint32(o.sendWR), MaxRecvWR: uint32(o.recvWR), MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 512},
 		SQSigAll: o.sigAll, Slab: e.slab, Counters: &e.ctr, Window: o.window, MaxRDAtomic: 16,
 	}
@@ -179,7 +207,7 @@ func (e *end) to(s qpstate.State, peer *end, o options) {
 	a := qpstate.Attr{
 		PortNum: 1, AccessFlags: o.access, PathMTU: mtu, DestQPN: peer.qpn, RQPSN: rq, SQPSN: sq,
 		MaxRDAtomic: o.rd, MaxDestRDAtomic: o.destRD, MinRNRTimer: o.rnrTimer,
-		Timeout: o.timeout, RetryCnt: o.retry, RNRRetry: o.rnrRetry,
+		Timeout: o.timeout, RetryCnt: o.retry, RNRRetry: o.rnrRetry, QKey: o.qkey,
 		AH: qpstate.AHAttr{DGID: peer.gid, IsGlobal: true, PortNum: 1, HopLimit: 64},
 	}
 	path := &transport.Path{Src: e.gid, Dst: peer.gid, SrcPort: 0xC123, HopLimit: 64, Peers: o.peers[0]}
@@ -193,6 +221,22 @@ func (e *end) to(s qpstate.State, peer *end, o options) {
 		{qpstate.Init, qpstate.MaskPKeyIndex | qpstate.MaskPort | qpstate.MaskAccessFlags},
 		{qpstate.RTR, qpstate.MaskAV | qpstate.MaskPathMTU | qpstate.MaskDestQPN | qpstate.MaskRQPSN | qpstate.MaskMaxDestRDAtomic | qpstate.MaskMinRNRTimer},
 		{qpstate.RTS, qpstate.MaskTimeout | qpstate.MaskRetryCnt | qpstate.MaskRNRRetry | qpstate.MaskSQPSN | qpstate.MaskMaxQPRDAtomic},
+	}
+	for i := range steps {
+		m := &steps[i].m
+		switch o.typ {
+		case qpstate.UC:
+			*m &^= qpstate.MaskMaxDestRDAtomic | qpstate.MaskMinRNRTimer | qpstate.MaskTimeout |
+				qpstate.MaskRetryCnt | qpstate.MaskRNRRetry | qpstate.MaskMaxQPRDAtomic
+		case qpstate.UD:
+			*m &= qpstate.MaskPKeyIndex | qpstate.MaskPort | qpstate.MaskSQPSN
+			if i == 0 {
+				*m |= qpstate.MaskQKey
+			}
+		}
+	}
+	if o.typ == qpstate.UD {
+		e.ahs[1] = path
 	}
 	for _, st := range steps {
 		if e.qp.State() >= s {

@@ -9,7 +9,7 @@ import (
 
 // Modify changes attributes and state; what m does not name is not looked at.
 // path goes with MaskAV. On error nothing changed. Errors: those of
-// qpstate.Check, ErrPath; all are EINVAL.
+// qpstate.Check, ErrPath, ErrDraining; all are EINVAL.
 func (q *QP) Modify(now time.Time, a *qpstate.Attr, m qpstate.Mask, path *Path) error {
 	limits := qpstate.Limits{MaxRDAtomic: q.cfg.MaxRDAtomic, MaxDestRDAtomic: q.cfg.MaxRDAtomic}
 	next, err := limits.Check(q.cfg.Type, q.state, a, m)
@@ -18,6 +18,9 @@ func (q *QP) Modify(now time.Time, a *qpstate.Attr, m qpstate.Mask, path *Path) 
 	}
 	if m&qpstate.MaskAV != 0 && path == nil {
 		return ErrPath
+	}
+	if q.state == qpstate.SQD && (next == qpstate.SQD || next == qpstate.RTS) && !q.drained() {
+		return ErrDraining
 	}
 	if next == qpstate.Reset {
 		q.becomeReset()
@@ -28,7 +31,7 @@ func (q *QP) Modify(now time.Time, a *qpstate.Attr, m qpstate.Mask, path *Path) 
 		return nil
 	}
 	switch next {
-	case qpstate.Init, qpstate.SQE:
+	case qpstate.Init:
 		q.state = next
 	case qpstate.RTR:
 		q.becomeRTR()
@@ -38,7 +41,7 @@ func (q *QP) Modify(now time.Time, a *qpstate.Attr, m qpstate.Mask, path *Path) 
 		q.becomeSQD()
 	case qpstate.Err:
 		q.becomeErr(false)
-	case qpstate.Reset:
+	case qpstate.Reset, qpstate.SQE: // RESET was, and nobody asks for SQE
 	}
 	return nil
 }
@@ -79,7 +82,15 @@ func (q *QP) apply(a *qpstate.Attr, m qpstate.Mask, path *Path) {
 	}
 	if m&qpstate.MaskAV != 0 {
 		q.path, q.seeds = *path, seedCache{}
-		q.joinPeer()
+		if q.cfg.Type == qpstate.RC {
+			q.joinPeer()
+		}
+	}
+	if m&qpstate.MaskRetryCnt != 0 {
+		q.req.retries = a.RetryCnt
+	}
+	if m&qpstate.MaskRNRRetry != 0 {
+		q.req.rnrLeft = a.RNRRetry
 	}
 	if m&qpstate.MaskMaxQPRDAtomic != 0 {
 		q.req.growReads(int(a.MaxRDAtomic))
@@ -98,7 +109,7 @@ func (q *QP) Query(a *qpstate.Attr) {
 	if q.state >= qpstate.RTR && q.state != qpstate.Err {
 		a.RQPSN = q.rsp.expected
 	}
-	if q.state == qpstate.RTS || q.state == qpstate.SQD {
+	if q.state == qpstate.RTS || q.state == qpstate.SQD || q.state == qpstate.SQE {
 		a.SQPSN = q.req.max
 	}
 	a.SQDraining = q.state == qpstate.SQD && !q.drained()
@@ -112,7 +123,7 @@ func (q *QP) becomeReset() {
 	q.leavePeer()
 	q.req = requester{}
 	q.rsp.reset(q)
-	for q.cfg.Recv.TakeRecv(&q.rsp.recv) {
+	for !q.cfg.SRQ && q.cfg.Recv.TakeRecv(&q.rsp.recv) {
 	}
 	q.attr, q.path, q.mtu, q.seeds = qpstate.Attr{}, Path{}, 0, seedCache{}
 	q.noted, q.events, q.answerNext = 0, nil, false
@@ -124,9 +135,9 @@ func (q *QP) becomeRTR() {
 	q.rsp.start(q.attr.RQPSN)
 }
 
-// becomeRTS makes the requester ready; from SQD it goes on.
+// becomeRTS makes the requester ready; from SQD and SQE it goes on.
 func (q *QP) becomeRTS() {
-	if q.state != qpstate.SQD {
+	if q.state == qpstate.RTR {
 		q.req.start(q)
 	}
 	q.state = qpstate.RTS
@@ -137,6 +148,16 @@ func (q *QP) becomeRTS() {
 func (q *QP) becomeSQD() {
 	q.state = qpstate.SQD
 	q.checkDrained()
+}
+
+// becomeSQE flushes the send queue after an error in it; the other side goes on
+// (IBTA Vol 1 §10.3.1.6). The next request that is sent has the next PSN.
+func (q *QP) becomeSQE() {
+	q.state = qpstate.SQE
+	q.flushSend()
+	r := &q.req
+	r.una, r.max, r.headPSN, r.curPSN = r.nxt, r.nxt, r.nxt, r.nxt
+	r.cur, r.localErr = 0, 0
 }
 
 // becomeErr flushes both queues, in order. answers: what the responder still
@@ -150,6 +171,9 @@ func (q *QP) becomeErr(answers bool) {
 	}
 	q.flushSend()
 	q.flushRecv()
+	if q.cfg.SRQ {
+		q.event(Event{Kind: LastWQE})
+	}
 }
 
 // drained says whether no started send request is unfinished.

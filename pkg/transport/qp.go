@@ -21,6 +21,7 @@ type QP struct {
 	peer  *peer // the windows to the peer; nil without a path
 	line  place // where it waits for one of them
 	sq    *wq.SendQueue
+	msgs  *messageTable // opcodes of its service's messages
 	req   requester
 	rsp   responder
 	wc    cq.WC           // scratch for completions
@@ -51,7 +52,10 @@ func New(cfg Config) (*QP, error) {
 	if cfg.Window == 0 {
 		cfg.Window = defaultWindow
 	}
-	q := &QP{cfg: cfg, sq: wq.NewSendQueue(cfg.Slab, int(cfg.Cap.MaxSendWR))}
+	q := &QP{cfg: cfg, sq: wq.NewSendQueue(cfg.Slab, int(cfg.Cap.MaxSendWR)), msgs: &messageOpcodes}
+	if cfg.Type == qpstate.UC {
+		q.msgs = &ucMessageOpcodes
+	}
 	q.rsp.recv.SGList = make([]wq.SGE, 0, cfg.Cap.MaxRecvSGE)
 	q.becomeReset()
 	return q, nil
@@ -90,14 +94,17 @@ func (q *QP) PostSend(now time.Time, wr *wq.SendWR) error {
 	}
 	e := q.sq.At(q.sq.Len() - 1)
 	e.User[userLength] = wr.Length()
-	e.User[userPackets] = uint64(q.packets(wr.Length()))
+	e.User[userPackets] = 1
+	if q.cfg.Type != qpstate.UD {
+		e.User[userPackets] = uint64(q.packets(wr.Length()))
+	}
 	return nil
 }
 
 // PostRecv tells that Recv has something. It matters in ERR only, where posted
 // receives complete with WR_FLUSH_ERR, so many in one call: see Flushing.
 func (q *QP) PostRecv(now time.Time) {
-	if q.state.FlushesRecv() {
+	if q.state.FlushesRecv() && !q.cfg.SRQ {
 		q.flushRecv()
 	}
 }
@@ -115,13 +122,17 @@ func (q *QP) HandlePacket(now time.Time, p *Packet) Verdict {
 	return v
 }
 
+// classes are the opcode classes of the types of queue pairs.
+var classes = [...]bth.Class{qpstate.RC: bth.ClassRC, qpstate.UC: bth.ClassUC, qpstate.UD: bth.ClassUD}
+
 // route applies what holds for every packet (transport acceptance, IBTA Vol 1
-// §9.6), then hands requests to the responder and responses to the completer.
+// §9.6), then hands requests to the service's responder and responses to the
+// completer.
 func (q *QP) route(now time.Time, p *Packet) Verdict {
 	if p.Info == nil {
 		return DropMalformed
 	}
-	if p.Info.Class != bth.ClassRC {
+	if p.Info.Class != classes[q.cfg.Type] {
 		return DropOpcodeClass
 	}
 	accepts := q.state.ReceivesRequests()
@@ -131,6 +142,8 @@ func (q *QP) route(now time.Time, p *Packet) Verdict {
 	switch {
 	case !accepts:
 		return DropState
+	case q.cfg.Type == qpstate.UD:
+		return q.handleDatagram(p)
 	case p.Src != q.path.Dst || p.Dst != q.path.Src:
 		return DropAddress
 	case !bth.DefaultPKey.Match(p.BTH().PKey()):
@@ -140,10 +153,25 @@ func (q *QP) route(now time.Time, p *Packet) Verdict {
 		q.rsp.heard = true
 		q.event(Event{Kind: CommEst})
 	}
-	if p.Info.Response {
+	switch {
+	case q.cfg.Type == qpstate.UC:
+		return q.handleUnacknowledged(p)
+	case p.Info.Response:
 		return q.handleResponse(now, p)
 	}
 	return q.handleRequest(now, p)
+}
+
+// nextRequest builds the next request packet of the queue pair's service.
+func (q *QP) nextRequest(now time.Time, buf []byte, tx *Transmit) int {
+	switch q.cfg.Type {
+	case qpstate.UC:
+		return q.pollUnacknowledged(buf, tx)
+	case qpstate.UD:
+		return q.pollDatagram(buf, tx)
+	default:
+		return q.pollRequest(now, buf, tx)
+	}
 }
 
 // HandleTimeout does what is due at now; calling it early does no harm.
@@ -182,7 +210,7 @@ func (q *QP) PollTransmit(now time.Time, buf []byte) (n int, tx Transmit) {
 		answers = false
 	}
 	if n == 0 {
-		n = q.pollRequest(now, buf, &tx)
+		n = q.nextRequest(now, buf, &tx)
 	}
 	if n == 0 && answers {
 		n, tx = q.pollResponse(now, buf)
@@ -190,7 +218,9 @@ func (q *QP) PollTransmit(now time.Time, buf []byte) (n int, tx Transmit) {
 	if n == 0 {
 		return 0, tx
 	}
-	tx.Path = &q.path
+	if tx.Path == nil {
+		tx.Path = &q.path
+	}
 	q.answerNext = tx.Opcode.Info().Request
 	q.last = sentLast{tx.PSN, tx.Opcode, tx.Resend}
 	q.ackPassed = q.answerNext && q.rsp.acknowledges()

@@ -5,6 +5,7 @@ import (
 
 	"github.com/softroce/softroce/pkg/bth"
 	"github.com/softroce/softroce/pkg/cq"
+	"github.com/softroce/softroce/pkg/qpstate"
 	"github.com/softroce/softroce/pkg/wq"
 )
 
@@ -182,9 +183,7 @@ func (q *QP) checkStartable() {
 // sent moves on behind a packet that was built.
 func (q *QP) sent(now time.Time, p *plan) {
 	r := &q.req
-	if !p.resend && p.off == 0 && (p.e.Opcode == wq.Send || p.e.Opcode == wq.SendWithImm || p.e.Opcode == wq.SendWithInv) {
-		q.cfg.Counters.RDMASends++
-	}
+	q.countSend(p)
 	if answered(p.e.Opcode) {
 		r.reads.push(r.nxt, p.n, p.resend)
 	}
@@ -203,6 +202,13 @@ func (q *QP) sent(now time.Time, p *plan) {
 	}
 	if r.ackDeadline.IsZero() {
 		q.armAckTimer(now)
+	}
+}
+
+// countSend counts a SEND that begins.
+func (q *QP) countSend(p *plan) {
+	if op := p.e.Opcode; !p.resend && p.off == 0 && (op == wq.Send || op == wq.SendWithImm || op == wq.SendWithInv) {
+		q.cfg.Counters.RDMASends++
 	}
 }
 
@@ -232,8 +238,11 @@ func (o *opcodesOf) at(first, last bool) bth.Opcode {
 	return o.middle
 }
 
-// messageOpcodes is the table of RC packet opcodes by send operation.
-var messageOpcodes = [...]opcodesOf{
+// messageTable holds packet opcodes by send operation.
+type messageTable [wq.SendWithInv + 1]opcodesOf
+
+// messageOpcodes is the table of RC.
+var messageOpcodes = messageTable{
 	wq.Send:             {bth.RCSendFirst, bth.RCSendMiddle, bth.RCSendLast, bth.RCSendOnly},
 	wq.SendWithImm:      {bth.RCSendFirst, bth.RCSendMiddle, bth.RCSendLastImmediate, bth.RCSendOnlyImmediate},
 	wq.SendWithInv:      {bth.RCSendFirst, bth.RCSendMiddle, bth.RCSendLastInvalidate, bth.RCSendOnlyInvalidate},
@@ -246,9 +255,9 @@ var messageOpcodes = [...]opcodesOf{
 func (q *QP) buildMessage(p *plan, buf []byte, tx *Transmit) (int, error) {
 	e, r := p.e, &q.req
 	last := p.off+1 == packetsOf(e)
-	op := messageOpcodes[e.Opcode].at(p.off == 0, last)
+	op := q.msgs[e.Opcode].at(p.off == 0, last)
 	info := op.Info()
-	ask := last || q.asksForAck(p)
+	ask := q.cfg.Type == qpstate.RC && (last || q.asksForAck(p))
 	solicited := info.CompletesRecv && e.Flags&wq.SendSolicited != 0
 	b := q.header(buf[:0], op, r.nxt, int(p.bytes), ask, solicited)
 	if info.Headers.Has(bth.HasRETH) {
@@ -256,7 +265,7 @@ func (q *QP) buildMessage(p *plan, buf []byte, tx *Transmit) (int, error) {
 		b = h.Append(b)
 	}
 	if info.Headers.Has(bth.HasImmDt) {
-		b = bth.ImmDt{byte(e.ImmData >> 24), byte(e.ImmData >> 16), byte(e.ImmData >> 8), byte(e.ImmData)}.Append(b)
+		b = immDt(e.ImmData).Append(b)
 	}
 	if info.Headers.Has(bth.HasIETH) {
 		h := bth.IETHFields{RKey: uint32(e.InvalidateRKey)}

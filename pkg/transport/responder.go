@@ -131,15 +131,20 @@ func (q *QP) checkReplaySpace(p *Packet) fault {
 // checkRecv takes a receive where the message needs one (IBTA Vol 1 §9.7.4.1.5).
 // A SEND takes it with its first packet, a WRITE with Immediate with its last.
 func (q *QP) checkRecv(p *Packet) fault {
-	r := &q.rsp
-	if !p.Info.ConsumesRecv {
-		return faultNone
-	}
-	if !q.cfg.Recv.TakeRecv(&r.recv) {
+	if p.Info.ConsumesRecv && !q.holdRecv() {
 		return faultNotReady
 	}
-	r.hasRecv, r.room = true, r.recv.Length()
 	return faultNone
+}
+
+// holdRecv takes a receive, unless one is held: a service without
+// acknowledgements keeps that of a message that it dropped.
+func (q *QP) holdRecv() bool {
+	r := &q.rsp
+	if !r.hasRecv && q.cfg.Recv.TakeRecv(&r.recv) {
+		r.hasRecv, r.room = true, r.recv.Length()
+	}
+	return r.hasRecv
 }
 
 // checkLength: payload and pad against opcode and path MTU, DMA length against
@@ -291,23 +296,29 @@ func (q *QP) executed(p *Packet) {
 	r.newest = r.expected
 	r.expected = r.expected.Add(1)
 	if p.Info.Position.Ends() {
-		r.op, r.total, r.left = bth.OpReserved, 0, 0
+		r.endMessage()
 		r.msn = (r.msn + 1) & msnMask
 	} else {
 		r.op = p.Info.Op
 	}
-	if p.BTH().AckReq() {
+	if p.BTH().AckReq() && q.cfg.Type == qpstate.RC {
 		r.answers.ack = true
 	}
 }
+
+// endMessage: no message is in progress.
+func (r *responder) endMessage() { r.op, r.total, r.left = bth.OpReserved, 0, 0 }
 
 // completeRecv gives the message's receive its completion.
 func (q *QP) completeRecv(p *Packet, op cq.Opcode, length uint32) {
 	r := &q.rsp
 	q.wc = cq.WC{WRID: r.recv.WRID, Opcode: op, QPN: q.cfg.QPN, ByteLen: length}
+	if p.Info.Headers.Has(bth.HasDETH) {
+		q.wc.Flags, q.wc.SrcQP = cq.GRH, p.DETH().SrcQP()
+	}
 	if p.Info.Headers.Has(bth.HasImmDt) {
 		d := p.ImmDt()
-		q.wc.Flags = cq.WithImm
+		q.wc.Flags |= cq.WithImm
 		q.wc.ImmData = uint32(d[0])<<24 | uint32(d[1])<<16 | uint32(d[2])<<8 | uint32(d[3])
 	}
 	r.hasRecv = false
@@ -324,14 +335,17 @@ func (q *QP) failRecv(status cq.Status) {
 }
 
 // flushRecv completes the receive in progress, then those that are posted, with
-// WR_FLUSH_ERR. It stops after flushBatch, since a hostile program posts as
-// fast as they are flushed.
+// WR_FLUSH_ERR; those of a shared queue are not its own. It stops after
+// flushBatch, since a hostile program posts as fast as they are flushed.
 func (q *QP) flushRecv() {
 	r := &q.rsp
 	if r.hasRecv {
 		q.failRecv(cq.WRFlushErr)
 	}
 	r.flushing = false
+	if q.cfg.SRQ {
+		return
+	}
 	for range flushBatch {
 		if !q.cfg.Recv.TakeRecv(&r.recv) {
 			return
@@ -355,7 +369,7 @@ func (q *QP) refuse(f fault) Verdict {
 	case f == faultNotReady:
 		q.tellNotReady()
 	case do.fatal:
-		if do.syndrome != 0 {
+		if do.syndrome != 0 && q.cfg.Type == qpstate.RC {
 			r.answers.nak, r.answers.nakPSN = do.syndrome, r.expected
 		}
 		if r.hasRecv {

@@ -297,7 +297,8 @@ func TestConfigErrors(t *testing.T) {
 		want string
 		edit func(*transport.Config)
 	}{
-		{"Type", func(c *transport.Config) { c.Type = qpstate.UD }},
+		{"Type", func(c *transport.Config) { c.Type = qpstate.GSI }},
+		{"AHs", func(c *transport.Config) { c.Type, c.AHs = qpstate.UD, nil }},
 		{"QPN", func(c *transport.Config) { c.QPN = 0 }},
 		{"PD", func(c *transport.Config) { c.PD = 0 }},
 		{"Keys", func(c *transport.Config) { c.Keys = nil }},

@@ -26,6 +26,8 @@ const (
 	DropNoRecv                     // no receive posted, unacknowledged service
 	DropResource                   // no memory for a replay record
 	DropWaiting                    // behind a gap or an RNR NAK that was answered already
+	DropMessage                    // of a message that lost a packet or was refused, UC
+	DropAccess                     // a key, a range or a right forbids it, UC
 
 	// VerdictCount is the number of verdicts.
 	VerdictCount
@@ -35,6 +37,7 @@ var verdictNames = [VerdictCount]string{
 	"accepted", "duplicate", "out_of_sequence", "not_ready", "refused", "drop_malformed",
 	"drop_state", "drop_opcode_class", "drop_opcode", "drop_address", "drop_pkey", "drop_qkey",
 	"drop_stale", "drop_duplicate", "drop_length", "drop_no_recv", "drop_resource", "drop_waiting",
+	"drop_message", "drop_access",
 }
 
 // String gives the verdict as a counter's name: lower case, underscores.
