@@ -17,7 +17,7 @@ type RKey uint32
 type WindowType uint32
 
 // Types of windows (specification values: ibv_mw_type). Type 2 is 2B here: bound
-// to a domain and a queue pair.
+// to a domain and a queue pair (IBTA Vol 1 §10.6.7).
 const (
 	WindowType1 WindowType = 1
 	WindowType2 WindowType = 2
@@ -74,8 +74,23 @@ var (
 	ErrPDZero = errors.New("mrtable: protection domain 0")
 	// ErrNoMemory: registration without memory.
 	ErrNoMemory = errors.New("mrtable: region without memory")
-	// ErrNotRegistered: the region is not (or no longer) registered here.
+	// ErrNotRegistered: the region or window does not (or no longer) exist here.
 	ErrNotRegistered = errors.New("mrtable: region is not registered")
+	// ErrWindowType: there are windows of type 1 and 2.
+	ErrWindowType = errors.New("mrtable: no such window type")
+	// ErrQP: a window of type 2 is bound to another queue pair.
+	ErrQP = errors.New("mrtable: window belongs to another queue pair")
+	// ErrBound: windows are bound to the region.
+	ErrBound = errors.New("mrtable: windows are bound to the region")
+	// ErrInUse: a window of type 2 is bound already, or a region registered
+	// already, and has to be invalidated first.
+	ErrInUse = errors.New("mrtable: key has to be invalidated first")
+	// ErrInvalidate: such a key cannot be invalidated by a request.
+	ErrInvalidate = errors.New("mrtable: key cannot be invalidated")
+	// ErrPages: a list of pages that cannot be registered as it is.
+	ErrPages = errors.New("mrtable: invalid page list")
+	// ErrPageMemory: a page's own memory may not be used so.
+	ErrPageMemory = errors.New("mrtable: memory of a page may not be used so")
 )
 
 // Check says whether a region may be registered with these rights: remote

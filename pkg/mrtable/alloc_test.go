@@ -8,13 +8,17 @@ func TestNoAllocation(t *testing.T) {
 	tab := New(Config{MaxRegions: 16, Secret: 1})
 	r := mustRegister(t, tab, testPD, HeapMemory(make([]byte, 4096)), 0x1000, 4096, allAccess)
 	buf := pattern(256)
+	b := newBed(t, bindAccess)
+	w := b.window(WindowType2)
+	b.bind(w)
+	fast := registered(b)
 	var sink error
 	for _, tt := range []struct {
 		name string
 		do   func()
 	}{
 		{"remote look-up and tail-last write", func() {
-			seg, _ := tab.Remote(r.RKey(), testPD, 0x1004, 4000, AccessRemoteWrite)
+			seg, _ := tab.RemoteOf(r.RKey(), testPD, testQPN, 0x1004, 4000, AccessRemoteWrite)
 			sink = seg.WriteTailLast(buf, 3)
 		}},
 		{"local look-up, read and write", func() {
@@ -24,15 +28,24 @@ func TestNoAllocation(t *testing.T) {
 			buf[0] += seg.Bytes(0, 16)[3]
 		}},
 		{"atomics", func() {
-			seg, _ := tab.Remote(r.RKey(), testPD, 0x1000, 8, AccessRemoteAtomic)
+			seg, _ := tab.RemoteOf(r.RKey(), testPD, testQPN, 0x1000, 8, AccessRemoteAtomic)
 			_, sink = seg.FetchAdd(0, 1)
 			_, sink = seg.CompareSwap(0, 1, 2)
 		}},
+		{"window and fast region", func() {
+			seg, _ := b.tab.RemoteOf(w.RKey(), testPD, testQPN, winBase+0x1000, 0x100, AccessRemoteWrite)
+			sink = seg.WriteTailLast(buf, 0)
+			seg, _ = b.tab.RemoteOf(fast, testPD, testQPN, 0x7000000, 2*pageLen, AccessRemoteWrite)
+			sink = seg.WriteAt(buf, pageLen-100)
+			sink = seg.ReadAt(buf, pageLen-100)
+			_, sink = seg.FetchAdd(8, 1)
+			_, sink = b.tab.RemoteOf(w.RKey(), testPD, testQPN+1, winBase+0x1000, 1, AccessRemoteWrite)
+		}},
 		{"refusals", func() {
-			_, sink = tab.Remote(r.RKey()^1, testPD, 0x1000, 8, AccessRemoteAtomic)
-			_, sink = tab.Remote(r.RKey(), testPD+1, 0x1000, 8, AccessRemoteAtomic)
-			_, sink = tab.Remote(r.RKey(), testPD, 0x1000, 8, AccessMWBind|AccessRemoteRead)
-			_, sink = tab.Remote(r.RKey(), testPD, 0, 8, AccessRemoteRead)
+			_, sink = tab.RemoteOf(r.RKey()^1, testPD, testQPN, 0x1000, 8, AccessRemoteAtomic)
+			_, sink = tab.RemoteOf(r.RKey(), testPD+1, testQPN, 0x1000, 8, AccessRemoteAtomic)
+			_, sink = tab.RemoteOf(r.RKey(), testPD, testQPN, 0x1000, 8, AccessMWBind|AccessRemoteRead)
+			_, sink = tab.RemoteOf(r.RKey(), testPD, testQPN, 0, 8, AccessRemoteRead)
 			_, sink = Segment{}.FetchAdd(0, 1)
 		}},
 	} {
@@ -48,7 +61,25 @@ func BenchmarkRemote(b *testing.B) {
 	r := mustRegister(b, tab, testPD, HeapMemory(make([]byte, 4096)), 0x1000, 4096, allAccess)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := tab.Remote(r.RKey(), testPD, 0x1000, 4096, AccessRemoteWrite); err != nil {
+		if _, err := tab.RemoteOf(r.RKey(), testPD, testQPN, 0x1000, 4096, AccessRemoteWrite); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkRemoteWindow(b *testing.B) {
+	tab := New(Config{Secret: 1})
+	r := mustRegister(b, tab, testPD, HeapMemory(make([]byte, 4096)), 0x1000, 4096, bindAccess)
+	w, err := tab.AllocWindow(testPD, WindowType2, 0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := tab.Bind(testQPN, testPD, BindArgs{nextRKey(w.RKey()), r.LKey(), 0x1000, 4096, AccessRemoteWrite}); err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := tab.RemoteOf(w.RKey(), testPD, testQPN, 0x1000, 4096, AccessRemoteWrite); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -102,8 +102,8 @@ func TestFreedSlotGoesToTheBack(t *testing.T) {
 	mem := HeapMemory(make([]byte, 8))
 	for i := range 4 * slots {
 		r := mustRegister(t, tab, 1, mem, 0, 8, 0)
-		if r.slot != uint32(i%slots) {
-			t.Fatalf("registration %d got slot %d, want %d", i, r.slot, i%slots)
+		if r.h.slot != uint32(i%slots) {
+			t.Fatalf("registration %d got slot %d, want %d", i, r.h.slot, i%slots)
 		}
 		if err := tab.Mark(r); err != nil {
 			t.Fatal(err)

@@ -7,8 +7,9 @@ import (
 )
 
 const (
-	testPD    PD = 7
-	allAccess    = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic
+	testPD    PD     = 7
+	testQPN   uint32 = 0x11
+	allAccess        = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic
 )
 
 func TestLookUp(t *testing.T) {
@@ -77,7 +78,7 @@ func TestLookUp(t *testing.T) {
 				err error
 			)
 			if tt.remote {
-				seg, err = tab.Remote(r.RKey()^RKey(tt.badKey), tt.pd, tt.va, tt.n, tt.need)
+				seg, err = tab.RemoteOf(r.RKey()^RKey(tt.badKey), tt.pd, testQPN, tt.va, tt.n, tt.need)
 			} else {
 				seg, err = tab.Local(r.LKey()^LKey(tt.badKey), tt.pd, tt.va, tt.n, tt.need)
 			}

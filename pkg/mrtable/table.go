@@ -23,90 +23,78 @@ type Config struct {
 	Secret uint64
 }
 
-// kind says what a slot holds.
-type kind uint8
-
-const (
-	kindNone   kind = iota
-	kindRegion      // a memory region; windows will be further kinds
-)
-
 // state is where in its life a slot's holder is.
 type state uint8
 
 const (
 	stateFree   state = iota // in the free queue
-	stateValid               // look-ups succeed
+	stateHeld                // a region or a window has it
 	stateMarked              // look-ups fail; segments may still be in use
 )
 
-// word packs a slot's state (bits 0–7), kind (8–15) and generation (16–63).
-type word uint64
-
-func makeWord(s state, k kind, gen uint64) word {
-	return word(gen<<16 | uint64(k)<<8 | uint64(s))
-}
-
-// grant is what a key grants. It is never changed after it was published.
-type grant struct {
-	word   word // the slot's word while the grant is alive
-	mem    Memory
-	base   uint64 // first address of the range in the key's address space
-	length uint64
-	memOff uint64 // offset of base in mem
-	key    uint32
-	pd     PD
-	access Access
-}
-
-// slot is one place of the table. Readers load grant, then word: a word equal
-// to the grant's proves that the grant was alive at that moment.
+// slot is one place of the table. What its key grants now is one pointer, which
+// is all that a look-up reads: workers and the control plane change it by
+// compare-and-swap, and nothing that it points to is used again, so that an old
+// pointer never passes for a new one.
 type slot struct {
-	word  atomic.Uint64
 	grant atomic.Pointer[grant]
 }
 
-// Region is the handle of a registered region. It is immutable and safe for
-// use by any goroutine.
-type Region struct {
-	g    grant
+// holder is what a handle knows of its place.
+type holder struct {
+	s    *slot
 	slot uint32
 	gen  uint64
+	made *grant // the first grant
 }
 
+// now is the present grant, or the first one when the life has ended.
+func (h *holder) now() *grant {
+	if g := h.s.grant.Load(); g != nil && g.gen == h.gen {
+		return g
+	}
+	return h.made
+}
+
+// Region is the handle of a region. It is safe for use by any goroutine. Only
+// of one for fast registration ([Table.AllocRegion]) anything changes.
+type Region struct{ h holder }
+
 // LKey is the region's local key.
-func (r *Region) LKey() LKey { return LKey(r.g.key) }
+func (r *Region) LKey() LKey { return LKey(r.h.now().key) }
 
 // RKey is the region's remote key. Without a remote right every look-up by it
 // fails with [ErrAccess].
-func (r *Region) RKey() RKey { return RKey(r.g.key) }
+func (r *Region) RKey() RKey { return RKey(r.h.now().key) }
 
 // PD is the region's protection domain.
-func (r *Region) PD() PD { return r.g.pd }
+func (r *Region) PD() PD { return r.h.made.pd }
 
 // Addr is the first address of the region in its own address space: its iova,
 // or 0 when it is zero-based.
-func (r *Region) Addr() uint64 { return r.g.base }
+func (r *Region) Addr() uint64 { return r.h.now().base }
 
 // Length is the region's length in bytes.
-func (r *Region) Length() uint64 { return r.g.length }
+func (r *Region) Length() uint64 { return r.h.now().length }
 
 // Access is the region's rights.
-func (r *Region) Access() Access { return r.g.access }
+func (r *Region) Access() Access { return r.h.now().access }
 
-// Memory is the memory the region was registered with.
-func (r *Region) Memory() Memory { return r.g.mem }
+// Memory is the memory the region was registered with, nil for one that was
+// allocated for fast registration.
+func (r *Region) Memory() Memory { return r.h.made.mem }
 
-// Table holds the regions of one adapter.
+// Table holds the regions and windows of one adapter.
 type Table struct {
 	slots    []slot
 	slotBits uint
 	scr      scrambler
 	secret   uint64
 
-	mu   sync.Mutex // guards what is below; look-ups never take it
-	gens []uint64   // newest generation of each slot
-	free fifo
+	mu     sync.Mutex // guards what is below; look-ups never take it
+	gens   []uint64   // newest generation of each slot
+	states []state
+	free   fifo
 }
 
 // New makes an empty table. MaxRegions out of range is brought into it.
@@ -122,6 +110,7 @@ func New(cfg Config) *Table {
 		scr:      newScrambler(cfg.Secret),
 		secret:   mix64(cfg.Secret + 1),
 		gens:     make([]uint64, n),
+		states:   make([]state, n),
 	}
 	t.free.init(n)
 	return t
@@ -130,7 +119,7 @@ func New(cfg Config) *Table {
 // Cap is the number of slots.
 func (t *Table) Cap() int { return len(t.slots) }
 
-// Len is the number of regions that are registered or not yet freed.
+// Len is the number of regions and windows that exist or are not yet freed.
 func (t *Table) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -145,15 +134,12 @@ func (t *Table) Len() int {
 // A range whose end, address plus length, does not fit in 64 bits is refused,
 // also when it ends at 2^64 exactly: so no address from which a length wraps
 // to 0 is ever granted, and the last byte of the address space cannot be
-// registered.
+// registered. The region over the whole address space is [0, [WholeLength]).
 //
 // Errors: [ErrFull], [ErrAccessFlags], [ErrLength], [ErrPDZero], [ErrNoMemory].
 func (t *Table) Register(pd PD, mem Memory, iova, length uint64, access Access, salt uint32) (*Region, error) {
 	if err := access.Check(); err != nil {
 		return nil, err
-	}
-	if pd == 0 {
-		return nil, ErrPDZero
 	}
 	if mem == nil {
 		return nil, ErrNoMemory
@@ -165,20 +151,31 @@ func (t *Table) Register(pd PD, mem Memory, iova, length uint64, access Access, 
 	if base+length < base {
 		return nil, fmt.Errorf("%w: address %#x, length %#x", ErrLength, base, length)
 	}
+	g := &grant{kind: kindRegion, open: true, mem: mem, base: base, length: length, pd: pd, access: access}
+	h, err := t.hold(g, salt)
+	if err != nil {
+		return nil, err
+	}
+	return &Region{h}, nil
+}
+
+// hold gives g a free slot, a generation and a key, and publishes it.
+func (t *Table) hold(g *grant, salt uint32) (holder, error) {
+	if g.pd == 0 {
+		return holder{}, ErrPDZero
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i, ok := t.free.pop()
 	if !ok {
-		return nil, fmt.Errorf("%w: limit %d", ErrFull, len(t.slots))
+		return holder{}, fmt.Errorf("%w: limit %d", ErrFull, len(t.slots))
 	}
-	r := &Region{slot: i}
-	r.gen, r.g.key = t.nextKey(i, salt)
-	r.g.word = makeWord(stateValid, kindRegion, r.gen)
-	r.g.mem, r.g.base, r.g.length = mem, base, length
-	r.g.pd, r.g.access = pd, access
-	t.slots[i].grant.Store(&r.g)
-	t.slots[i].word.Store(uint64(r.g.word))
-	return r, nil
+	s := &t.slots[i]
+	g.home = s
+	g.gen, g.key = t.nextKey(i, salt)
+	t.states[i] = stateHeld
+	s.grant.Store(g)
+	return holder{s: s, slot: i, gen: g.gen, made: g}, nil
 }
 
 // nextKey advances a slot's generation. Keys whose upper 24 bits are 0 are
@@ -197,38 +194,52 @@ func (t *Table) nextKey(slot, salt uint32) (gen uint64, key uint32) {
 
 // Mark ends a region's life: every look-up that begins after it returned
 // fails. Segments given before may be in use until every worker has passed a
-// turn's boundary. It fails with [ErrNotRegistered] when the life had ended.
+// turn's boundary. It fails with [ErrNotRegistered] when the life had ended, and
+// with [ErrBound], changing nothing, while windows are bound to the region.
 func (t *Table) Mark(r *Region) error {
-	s := t.slotOfRegion(r)
-	if s == nil || !s.word.CompareAndSwap(uint64(r.g.word), uint64(makeWord(stateMarked, kindRegion, r.gen))) {
+	if r == nil {
 		return ErrNotRegistered
 	}
-	return nil
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.is(&r.h, stateHeld) {
+		return ErrNotRegistered
+	}
+	for {
+		g := r.h.s.grant.Load()
+		if !g.end() {
+			return ErrBound
+		}
+		if r.h.s.grant.CompareAndSwap(g, nil) {
+			t.states[r.h.slot] = stateMarked
+			return nil
+		}
+	}
 }
 
 // Free makes the slot of a marked region usable again; it goes to the back of
 // the queue of free slots. The caller has made sure that no worker holds a
 // segment of it. A region that is not marked, or was freed, is left alone.
 func (t *Table) Free(r *Region) {
-	s := t.slotOfRegion(r)
-	if s == nil {
-		return
+	if r != nil {
+		t.giveBack(&r.h)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	marked := uint64(makeWord(stateMarked, kindRegion, r.gen))
-	if !s.word.CompareAndSwap(marked, uint64(makeWord(stateFree, kindNone, r.gen))) {
-		return
-	}
-	s.grant.Store(nil)
-	t.free.push(r.slot)
 }
 
-func (t *Table) slotOfRegion(r *Region) *slot {
-	if r == nil || int(r.slot) >= len(t.slots) {
-		return nil
+// giveBack makes the slot of a marked holder free.
+func (t *Table) giveBack(h *holder) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.is(h, stateMarked) {
+		t.states[h.slot] = stateFree
+		t.free.push(h.slot)
 	}
-	return &t.slots[r.slot]
+}
+
+// is says whether h holds its slot in this table, and in state st.
+func (t *Table) is(h *holder, st state) bool {
+	i := int(h.slot)
+	return i < len(t.slots) && h.s == &t.slots[i] && t.gens[i] == h.gen && t.states[i] == st
 }
 
 // fifo is a bounded queue of slot numbers.

@@ -51,7 +51,7 @@ func (q *QP) takeAtomicAck(e *wq.WQE, p *Packet) cq.Status {
 func (q *QP) executeAtomic(p *Packet) fault {
 	h := p.AtomicETH()
 	r := &q.rsp
-	seg, err := q.cfg.Keys.Remote(mrtable.RKey(h.RKey()), q.cfg.PD, h.VA(), atomicLen, mrtable.AccessRemoteAtomic)
+	seg, err := q.remote(h.RKey(), h.VA(), atomicLen, mrtable.AccessRemoteAtomic)
 	if err != nil {
 		return faultAccess
 	}

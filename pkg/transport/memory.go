@@ -25,6 +25,11 @@ func (q *QP) copySegment(key uint32, addr uint64, seg *mrtable.Segment, off uint
 	return nil
 }
 
+// remote checks a range that the peer names.
+func (q *QP) remote(rkey uint32, va, n uint64, need mrtable.Access) (mrtable.Segment, error) {
+	return q.cfg.Keys.RemoteOf(mrtable.RKey(rkey), q.cfg.PD, uint32(q.cfg.QPN), va, n, need)
+}
+
 // store writes data at off bytes into a segment; the end of a message with its
 // last bytes last, since programs poll on them.
 func store(seg *mrtable.Segment, off uint64, data []byte, end bool) error {

@@ -192,7 +192,7 @@ func (q *QP) buildReadResponse(s *replay, buf []byte) (int, Transmit, error) {
 	place, reg := q.body(b, size)
 	if size > 0 {
 		left := uint64(s.limit) - off // the rest of the answer may be read ahead
-		seg, err := q.cfg.Keys.Remote(mrtable.RKey(s.rkey), q.cfg.PD, s.va+off, left, mrtable.AccessRemoteRead)
+		seg, err := q.remote(s.rkey, s.va+off, left, mrtable.AccessRemoteRead)
 		if err != nil {
 			return 0, Transmit{}, err
 		}

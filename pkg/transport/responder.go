@@ -202,10 +202,10 @@ func (q *QP) checkKey(p *Packet) fault {
 		if p.Info.Op == bth.OpReadRequest {
 			need = mrtable.AccessRemoteRead
 		}
-		_, err = q.cfg.Keys.Remote(mrtable.RKey(h.RKey()), q.cfg.PD, h.VA(), uint64(h.Length()), need)
+		_, err = q.remote(h.RKey(), h.VA(), uint64(h.Length()), need)
 	case p.Info.Headers.Has(bth.HasAtomicETH):
 		h := p.AtomicETH()
-		_, err = q.cfg.Keys.Remote(mrtable.RKey(h.RKey()), q.cfg.PD, h.VA(), atomicLen, mrtable.AccessRemoteAtomic)
+		_, err = q.remote(h.RKey(), h.VA(), atomicLen, mrtable.AccessRemoteAtomic)
 	}
 	if err != nil {
 		return faultAccess
@@ -277,7 +277,7 @@ func (q *QP) executeWrite(p *Packet) fault {
 	}
 	n := uint64(len(p.Payload))
 	ends := p.Info.Position.Ends()
-	seg, err := q.cfg.Keys.Remote(mrtable.RKey(r.rkey), q.cfg.PD, r.va, n, mrtable.AccessRemoteWrite)
+	seg, err := q.remote(r.rkey, r.va, n, mrtable.AccessRemoteWrite)
 	if err != nil || store(&seg, 0, p.Payload, ends) != nil {
 		return faultAccess
 	}
