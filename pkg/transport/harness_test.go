@@ -242,6 +242,9 @@ func (e *end) to(s qpstate.State, peer *end, o options) {
 		if e.qp.State() >= s {
 			return
 		}
+		if e.qp.State() >= st.s {
+			continue
+		}
 		a.State = st.s
 		p := path
 		if st.m&qpstate.MaskAV == 0 {
