@@ -9,10 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SchedYield offers the CPU to another thread of the host (sched_yield). It
-// goes through the blocking form of a system call: a thread that is not
-// scheduled again at once must not keep a P from the other goroutines.
-func SchedYield() { _, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+// SchedYield offers the CPU to another thread of the host (sched_yield). The Go
+// scheduler is not told: a thread whose P is taken meanwhile has to wait for one
+// afterwards, behind a switch or two more. So the caller keeps its P for as long
+// as others have the CPU, and calls runtime.Gosched now and then.
+func SchedYield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // Nap sleeps for d and what the kernel adds, its timer slack of some 50
 // microseconds. It takes a thread, unlike time.Sleep, whose wake-up takes

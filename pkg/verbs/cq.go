@@ -3,7 +3,6 @@ package verbs
 import (
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/softroce/softroce/internal/shm"
 	"github.com/softroce/softroce/internal/uapi"
@@ -12,20 +11,6 @@ import (
 // emptyPolls is how many empty polls in a row a CQ takes before it yields the
 // processor, so that a polling program does not starve the adapter.
 const emptyPolls = 20
-
-// idlePolls is how many yields of a program that neither posts nor gets a
-// completion meanwhile turn into naps: whatever it waits for takes longer than a
-// nap, and the adapter needs the CPU. Our own tuning.
-const idlePolls = 64
-
-// Naps grow with the time that was waited, so that they add little to it.
-const (
-	firstNap = 25 * time.Microsecond
-	lastNap  = 400 * time.Microsecond
-)
-
-// napAfter is how long to sleep after n naps.
-func napAfter(n uint32) time.Duration { return min(firstNap<<min(n/2, 8), lastNap) }
 
 // CQ is a completion queue (ibv_cq).
 type CQ struct {
@@ -113,10 +98,10 @@ func (c *CQ) Poll(wcs []WC) (int, error) {
 	}
 	if c.empty++; c.empty >= emptyPolls {
 		c.mu.Unlock()
-		if n := c.dev.idle.Add(1); n < idlePolls {
+		if nap := napAfter(c.dev.waiting.goesOn()); nap == 0 {
 			c.yield.Yield()
 		} else {
-			shm.Nap(napAfter(n - idlePolls))
+			shm.Nap(nap)
 		}
 		c.mu.Lock()
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -56,8 +57,8 @@ type Device struct {
 	bells     []*uapi.ProgramDoorbell // one per worker
 	wakes     []*shm.Doorbell         // one per worker
 	async     *records
-	inProcess bool          // the adapter is in this process
-	idle      atomic.Uint32 // yields of polls since something was posted or completed
+	inProcess bool    // the adapter is in this process
+	waiting   waiting // since something was posted or completed
 
 	mu       sync.Mutex
 	segments map[uint32]*shm.Segment
@@ -106,7 +107,7 @@ func OpenConn(c *shm.Conn) (*Device, error) {
 	d := &Device{
 		segments: make(map[uint32]*shm.Segment),
 		cqs:      make(map[uint32]*CQ), qps: make(map[uint32]*QP), mrs: make(map[LKey]*MR),
-		dying: make(chan struct{}),
+		dying: make(chan struct{}), waiting: waiting{clock: time.Now()},
 	}
 	if cred, err := c.PeerCred(); err == nil {
 		d.inProcess = cred.PID == os.Getpid()
@@ -232,9 +233,7 @@ func (d *Device) shutObjects() {
 
 // busy notes that the program posted something or got a completion.
 func (d *Device) busy() {
-	if d.idle.Load() != 0 {
-		d.idle.Store(0)
-	}
+	d.waiting.ends()
 }
 
 // ringMemory returns the segments of rings, mapping those that are new: their
