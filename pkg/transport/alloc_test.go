@@ -101,6 +101,65 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
+// TestNoAllocationUnacknowledged: the same for UC and UD, with and without a
+// shared receive queue, for lost messages and for errors of the sender.
+func TestNoAllocationUnacknowledged(t *testing.T) {
+	for _, typ := range []qpstate.Type{qpstate.UC, qpstate.UD} {
+		for _, n := range []int{0, 100, 4000} {
+			for _, shared := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%v/len=%d/srq=%v", typ, n, shared), func(t *testing.T) {
+					o := options{typ: typ, sigAll: true}
+					if shared {
+						o.srq = wq.NewRecvQueue(64)
+					}
+					a, b := connected(t, o)
+					l := &loop{a, b, start}
+					wr := a.datagram(1, b, n)
+					bad := wr
+					bad.SGList = []wq.SGE{{Addr: 1, Length: 8}}
+					recv := wq.RecvWR{SGList: []wq.SGE{b.sge(0x20000, 1000), b.sge(0x30000, n+40)}}
+					rts := qpstate.Attr{State: qpstate.RTS}
+					step := func() {
+						for i := range 6 {
+							if i < 5 {
+								_ = b.recv.Push(&recv)
+							}
+							if err := a.qp.PostSend(l.now, &wr); err != nil {
+								t.Fatal(err)
+							}
+							if i%3 == 0 { // its first packet is lost
+								a.qp.PollTransmit(l.now, a.buf[:])
+							}
+							l.settle()
+						}
+						if err := a.qp.PostSend(l.now, &bad); err != nil {
+							t.Fatal(err)
+						}
+						l.settle()
+						if err := a.qp.Modify(l.now, &rts, qpstate.MaskState, nil); err != nil {
+							t.Fatal(err)
+						}
+						a.qp.PollEvent()
+						b.qp.PollEvent()
+						for b.recv.Len() > 0 {
+							b.recv.TakeRecv(&recv)
+						}
+					}
+					for range 20 {
+						step()
+					}
+					if k := testing.AllocsPerRun(50, step); k > 1 { // the note of the error
+						t.Errorf("%v allocations for seven requests", k)
+					}
+					if got := b.ctr.Verdicts[transport.Accepted]; got == 0 {
+						t.Error("nothing arrived")
+					}
+				})
+			}
+		}
+	}
+}
+
 // TestIdleQPIsSmall: an RC queue pair in RTS without requests takes less than
 // 2 KiB, its attributes, path and counters included.
 func TestIdleQPIsSmall(t *testing.T) {

@@ -26,6 +26,7 @@ type QP struct {
 	rsp   responder
 	wc    cq.WC           // scratch for completions
 	value [atomicLen]byte // scratch for an atomic's answer
+	grh   [grhLen]byte    // likewise for a datagram's network header
 
 	answerNext bool // PollTransmit alternates between responses and requests
 	last       sentLast

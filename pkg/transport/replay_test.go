@@ -19,7 +19,7 @@ import (
 // captured is one RoCEv2 packet of a capture.
 type captured struct {
 	src, dst bth.GID
-	roce     []byte
+	ip, roce []byte // the IP header; BTH to ICRC
 }
 
 // readCapture reads the RoCEv2 packets of one of kernel rxe's captures.
@@ -46,11 +46,11 @@ func readCapture(t *testing.T, name string) (out []captured) {
 		case 0x0800:
 			copy(c.src[10:], []byte{0xFF, 0xFF, ip[12], ip[13], ip[14], ip[15]})
 			copy(c.dst[10:], []byte{0xFF, 0xFF, ip[16], ip[17], ip[18], ip[19]})
-			ip = ip[20:]
+			c.ip, ip = ip[:20], ip[20:]
 		case 0x86DD:
 			copy(c.src[:], ip[8:24])
 			copy(c.dst[:], ip[24:40])
-			ip = ip[40:]
+			c.ip, ip = ip[:40], ip[40:]
 		default:
 			continue
 		}

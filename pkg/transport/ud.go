@@ -123,8 +123,8 @@ func (q *QP) handleDatagram(p *Packet) Verdict {
 // receive.
 func (q *QP) storeDatagram(p *Packet) Verdict {
 	list := q.rsp.recv.SGList
-	grh := networkHeader(p)
-	if q.scatter(list, 0, grh[:], false) != nil || q.scatter(list, grhLen, p.Payload, true) != nil {
+	q.grh = networkHeader(p)
+	if q.scatter(list, 0, q.grh[:], false) != nil || q.scatter(list, grhLen, p.Payload, true) != nil {
 		return q.refuse(faultScatter)
 	}
 	q.completeRecv(p, cq.Recv, uint32(grhLen+len(p.Payload)))
