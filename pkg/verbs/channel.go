@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -40,32 +41,65 @@ func (d *Device) CreateCompChannel() (*CompChannel, error) {
 	return &CompChannel{dev: d, handle: rep.Handle, rec: rec, skip: make(map[uint32]uint32)}, nil
 }
 
-// Get waits for the next event and returns its queue (ibv_get_cq_event). The
-// event must be acknowledged by [CQ.AckEvents] before the queue can be
-// destroyed. It ends with ctx's error, or with one that wraps ErrDeviceDead
-// when the adapter is gone.
+// Get waits for the next event and returns its queue (ibv_get_cq_event); queues
+// that share the channel are told apart by it. The event must be acknowledged by
+// [CQ.AckEvents] before the queue can be destroyed. It ends with ctx's error, or
+// with one that wraps ErrDeviceDead when the adapter is gone. In its steady
+// state, with one context, it allocates nothing.
 func (ch *CompChannel) Get(ctx context.Context) (*CQ, error) {
-	const op = "get CQ event"
+	var rec [uapi.ChannelRecordSize]byte
 	for {
-		var handle uint32
-		err := ch.rec.next(ctx, func(b []byte) { handle = uapi.DecodeChannelRecord(b) })
+		err := ch.rec.next(ctx, rec[:])
 		switch {
 		case err == nil:
 		case ctx.Err() != nil && errors.Is(err, ctx.Err()):
 			return nil, err
 		default:
-			return nil, dead(op)
+			return nil, dead("get CQ event")
 		}
-		if ch.stale(handle) {
-			continue
-		}
-		ch.dev.mu.Lock()
-		c := ch.dev.cqs[handle]
-		ch.dev.mu.Unlock()
-		if c != nil && c.took() {
+		if c := ch.queueOf(rec[:]); c != nil {
 			return c, nil
 		}
 	}
+}
+
+// TryGet is Get that does not wait, as ibv_get_cq_event does on a descriptor
+// with O_NONBLOCK. EAGAIN: no event is there.
+func (ch *CompChannel) TryGet() (*CQ, error) {
+	var rec [uapi.ChannelRecordSize]byte
+	for {
+		switch err := ch.rec.try(rec[:]); {
+		case errors.Is(err, unix.EAGAIN):
+			return nil, errNoEvent
+		case err != nil:
+			return nil, dead("get CQ event")
+		}
+		if c := ch.queueOf(rec[:]); c != nil {
+			return c, nil
+		}
+	}
+}
+
+// SyscallConn gives access to the descriptor that is readable while an event is
+// there (ibv_comp_channel.fd), for epoll and its like: within Control. Read
+// events with TryGet, until EAGAIN where the epoll is edge-triggered; do not
+// read from the descriptor or close it.
+func (ch *CompChannel) SyscallConn() (syscall.RawConn, error) { return ch.rec.f.SyscallConn() }
+
+// queueOf counts the event of a record and returns its queue; nil for a queue
+// that is destroyed.
+func (ch *CompChannel) queueOf(rec []byte) *CQ {
+	handle := uapi.DecodeChannelRecord(rec)
+	if ch.stale(handle) {
+		return nil
+	}
+	ch.dev.mu.Lock()
+	c := ch.dev.cqs[handle]
+	ch.dev.mu.Unlock()
+	if c == nil || !c.took() {
+		return nil
+	}
+	return c
 }
 
 // stale says whether a record is of a queue that is destroyed, whose handle
@@ -93,9 +127,8 @@ func (c *CQ) took() bool {
 	if c.closed {
 		return false
 	}
-	c.evmu.Lock()
-	c.unack++
-	c.evmu.Unlock()
+	c.compAcks.took()
+	c.read++
 	c.ring.EventRead()
 	return true
 }

@@ -2,15 +2,15 @@ package verbs
 
 import "github.com/softroce/softroce/pkg/qpstate"
 
-// RCPeer is what a connected queue pair must know of its peer, exchanged by
-// the programs in a way of their own.
+// RCPeer is what a connected queue pair, RC or UC, must know of its peer,
+// exchanged by the programs in a way of their own.
 type RCPeer struct {
 	QPN QPN
 	PSN PSN // the peer's first send PSN
 	GID GID
 }
 
-// RCConfig are the attributes of a reliable connection. Zero values mean the
+// RCConfig are the attributes of a connection. Zero values mean the
 // default in parentheses; a real zero, as in no retries, takes Modify.
 type RCConfig struct {
 	SGIDIndex    uint8  // the local address, an index of the GID table
@@ -48,6 +48,14 @@ func (c RCConfig) withDefaults(port *PortAttr) RCConfig {
 	return c
 }
 
+// ah is the way to a peer.
+func (c RCConfig) ah(peer RCPeer) AHAttr {
+	return AHAttr{
+		DGID: peer.GID, SGIDIndex: c.SGIDIndex, HopLimit: c.HopLimit, TrafficClass: c.TrafficClass,
+		FlowLabel: c.FlowLabel, IsGlobal: true, PortNum: 1,
+	}
+}
+
 // ConnectRC takes a queue pair from RESET through INIT and RTR to RTS, towards
 // peer. Receives may be posted before, in between and after. A queue pair that
 // failed goes to RESET by Modify first. The errors are those of Modify.
@@ -63,10 +71,7 @@ func (q *QP) ConnectRC(peer RCPeer, conf RCConfig) error {
 	rtr := QPAttr{
 		State: StateRTR, PathMTU: conf.MTU, DestQPN: peer.QPN, RQPSN: peer.PSN,
 		MaxDestRDAtomic: conf.MaxRDAtomic, MinRNRTimer: conf.MinRNRTimer,
-		AH: AHAttr{
-			DGID: peer.GID, SGIDIndex: conf.SGIDIndex, HopLimit: conf.HopLimit, TrafficClass: conf.TrafficClass,
-			FlowLabel: conf.FlowLabel, IsGlobal: true, PortNum: 1,
-		},
+		AH: conf.ah(peer),
 	}
 	err = q.Modify(&rtr, qpstate.MaskState|qpstate.MaskAV|qpstate.MaskPathMTU|qpstate.MaskDestQPN|qpstate.MaskRQPSN|
 		qpstate.MaskMaxDestRDAtomic|qpstate.MaskMinRNRTimer)
@@ -81,8 +86,59 @@ func (q *QP) ConnectRC(peer RCPeer, conf RCConfig) error {
 		qpstate.MaskSQPSN|qpstate.MaskMaxQPRDAtomic)
 }
 
+// ConnectUC is ConnectRC for an unreliable connection. Of conf, what belongs to
+// acknowledgements, READs and atomics means nothing; Access is remote write by
+// default.
+func (q *QP) ConnectUC(peer RCPeer, conf RCConfig) error {
+	port, err := q.dev.QueryPort(1)
+	if err != nil {
+		return err
+	}
+	if conf.Access == 0 {
+		conf.Access = AccessRemoteWrite
+	}
+	conf = conf.withDefaults(&port)
+	if err := q.ToInit(conf.Access); err != nil {
+		return err
+	}
+	rtr := QPAttr{State: StateRTR, PathMTU: conf.MTU, DestQPN: peer.QPN, RQPSN: peer.PSN, AH: conf.ah(peer)}
+	err = q.Modify(&rtr, qpstate.MaskState|qpstate.MaskAV|qpstate.MaskPathMTU|qpstate.MaskDestQPN|qpstate.MaskRQPSN)
+	if err != nil {
+		return err
+	}
+	rts := QPAttr{State: StateRTS, SQPSN: conf.PSN}
+	return q.Modify(&rts, qpstate.MaskState|qpstate.MaskSQPSN)
+}
+
+// Connect is ConnectRC or ConnectUC, as the type of the queue pair is. EINVAL:
+// it is of another type.
+func (q *QP) Connect(peer RCPeer, conf RCConfig) error {
+	switch q.typ {
+	case RC:
+		return q.ConnectRC(peer, conf)
+	case UC:
+		return q.ConnectUC(peer, conf)
+	case UD, qpstate.GSI:
+	}
+	return invalid("connect QP", "a queue pair of type %v is not connected", q.typ)
+}
+
+// ReadyUD takes a UD queue pair from RESET through INIT and RTR to RTS. It
+// receives datagrams that carry qkey; psn is the PSN of its first own one. The
+// errors are those of Modify.
+func (q *QP) ReadyUD(qkey QKey, psn PSN) error {
+	init := QPAttr{State: StateInit, PortNum: 1, QKey: qkey}
+	if err := q.Modify(&init, qpstate.MaskState|qpstate.MaskPKeyIndex|qpstate.MaskPort|qpstate.MaskQKey); err != nil {
+		return err
+	}
+	if err := q.Modify(&QPAttr{State: StateRTR}, qpstate.MaskState); err != nil {
+		return err
+	}
+	return q.Modify(&QPAttr{State: StateRTS, SQPSN: psn}, qpstate.MaskState|qpstate.MaskSQPSN)
+}
+
 // ToInit moves a queue pair from RESET to INIT, where receives can be posted,
-// or changes what peers may do when it is there already.
+// or changes what peers may do when it is there already. It is for RC and UC.
 func (q *QP) ToInit(access Access) error {
 	q.mu.Lock()
 	state := q.state

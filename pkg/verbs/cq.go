@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 
@@ -16,10 +17,11 @@ const emptyPolls = 20
 type CQ struct {
 	dev    *Device
 	handle uint32
-	cqe    int
+	cqe    atomic.Uint32
 	ch     *CompChannel
 	yield  shm.Yielder
 	polled atomic.Uint64 // completions polled in all; written under mu
+	shown  atomic.Pointer[cqView]
 
 	mu     sync.Mutex
 	ring   *uapi.CQConsumer
@@ -27,15 +29,29 @@ type CQ struct {
 	last   *QP
 	empty  int
 	closed bool
+	read   uint32 // completion events read in all
+	ext    extended
 
-	evmu  sync.Mutex
-	evc   *sync.Cond
-	unack int // events returned and not acknowledged
+	compAcks, asyncAcks acks
+}
+
+// cqView is a completion ring for those who look without the queue's lock.
+type cqView struct {
+	ring *uapi.CQConsumer
+	base uint64 // completions polled before its first one
+}
+
+// use makes ring the queue's; the caller holds mu, or is the only one.
+func (c *CQ) use(ring *uapi.CQConsumer, cqe uint32) {
+	c.ring = ring
+	c.cqe.Store(cqe)
+	c.shown.Store(&cqView{ring: ring, base: c.polled.Load()})
 }
 
 // CreateCQ makes a completion queue of at least cqe entries (ibv_create_cq).
-// ch may be nil. vector is 0. EINVAL: cqe is not in 1..max_cqe, or there is
-// no such vector; ENOMEM: a limit is reached.
+// ch may be nil, and may serve several queues. vector is below the device's
+// NumCompVectors; programs spread their queues over them. EINVAL: cqe is not in
+// 1..max_cqe, or there is no such vector; ENOMEM: a limit is reached.
 func (d *Device) CreateCQ(cqe int, ch *CompChannel, vector int) (*CQ, error) {
 	const op = "create CQ"
 	if cqe < 1 || vector < 0 {
@@ -57,12 +73,13 @@ func (d *Device) CreateCQ(cqe int, ch *CompChannel, vector int) (*CQ, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &CQ{dev: d, handle: rep.Handle, cqe: int(rep.CQE), ch: ch, qps: make(map[QPN]*QP)}
+	c := &CQ{dev: d, handle: rep.Handle, ch: ch, qps: make(map[QPN]*QP)}
 	c.yield.InProcess = d.inProcess
-	c.evc = sync.NewCond(&c.evmu)
-	if c.ring, err = uapi.NewCQConsumer(mem[0], rep.Ring); err != nil {
+	ring, err := uapi.NewCQConsumer(mem[0], rep.Ring)
+	if err != nil {
 		return nil, invalid(op, "%v", err)
 	}
+	c.use(ring, rep.CQE)
 	d.mu.Lock()
 	d.cqs[c.handle] = c
 	d.mu.Unlock()
@@ -70,7 +87,37 @@ func (d *Device) CreateCQ(cqe int, ch *CompChannel, vector int) (*CQ, error) {
 }
 
 // Cap is the number of entries, at least what was asked for.
-func (c *CQ) Cap() int { return c.cqe }
+func (c *CQ) Cap() int { return int(c.cqe.Load()) }
+
+// Resize changes the number of entries to at least cqe (ibv_resize_cq).
+// Completions that wait stay, in their order. EINVAL: cqe is not in 1..max_cqe,
+// or more completions wait; the queue is then as before.
+func (c *CQ) Resize(cqe int) error {
+	const op = "resize CQ"
+	if cqe < 1 || cqe > math.MaxInt32 {
+		return invalid(op, "cqe is %d", cqe)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return invalid(op, "the queue is destroyed")
+	}
+	var rep uapi.CreateCQReply
+	fds, err := c.dev.ctl.call(op, uapi.OpResizeCQ, &uapi.ResizeCQRequest{Handle: c.handle, CQE: uint32(cqe)}, &rep, nil)
+	if err != nil {
+		return err
+	}
+	mem, err := c.dev.ringMemory(op, fds, rep.Ring)
+	if err != nil {
+		return err
+	}
+	ring, err := uapi.NewCQConsumer(mem[0], rep.Ring)
+	if err != nil {
+		return invalid(op, "%v", err)
+	}
+	c.use(ring, rep.CQE)
+	return nil
+}
 
 // Poll takes up to len(wcs) completions (ibv_poll_cq) and returns how many. It
 // makes no system call while there is something, and yields the processor
@@ -82,15 +129,13 @@ func (c *CQ) Poll(wcs []WC) (int, error) {
 	if c.closed {
 		return 0, invalid("poll CQ", "the queue is destroyed")
 	}
-	n := c.ring.Poll(wcs)
-	first := c.polled.Load()
-	for i := range wcs[:n] {
-		c.retire(&wcs[i], first+uint64(i))
-	}
-	if n > 0 {
-		c.polled.Store(first + uint64(n))
-		c.empty = 0
-		c.dev.busy()
+	return c.poll(wcs)
+}
+
+// poll is Poll under mu, which it gives up while it yields.
+func (c *CQ) poll(wcs []WC) (int, error) {
+	if n := c.ring.Poll(wcs); n > 0 {
+		c.take(wcs[:n])
 		return n, nil
 	}
 	if c.dev.gone.Load() {
@@ -108,6 +153,17 @@ func (c *CQ) Poll(wcs []WC) (int, error) {
 	return 0, nil
 }
 
+// take accounts for completions that were moved out of the ring.
+func (c *CQ) take(wcs []WC) {
+	first := c.polled.Load()
+	for i := range wcs {
+		c.retire(&wcs[i], first+uint64(i))
+	}
+	c.polled.Store(first + uint64(len(wcs)))
+	c.empty = 0
+	c.dev.busy()
+}
+
 // retire frees the queue entries that a completion stands for; at is how
 // many were polled before it.
 func (c *CQ) retire(wc *WC, at uint64) {
@@ -121,11 +177,18 @@ func (c *CQ) retire(wc *WC, at uint64) {
 	q.retire(wc, at)
 }
 
-// produced is how many completions the adapter has put, in all. Its low 32 bits
-// are the ring's, and polled is never 2^31 behind.
+// produced is how many completions the adapter has put, in all, which the ring
+// knows modulo 2^32; polled is never 2^31 behind. It takes no lock, and looks
+// again when the ring was changed meanwhile.
 func (c *CQ) produced() uint64 {
-	polled := c.polled.Load()
-	return polled + uint64(c.ring.Produced()-uint32(polled))
+	for {
+		v := c.shown.Load()
+		polled := c.polled.Load()
+		n := polled + uint64(int32(v.ring.Produced()-uint32(polled-v.base)))
+		if c.shown.Load() == v {
+			return n
+		}
+	}
 }
 
 // flushDead completes what is outstanding on the queue's queue pairs of a
@@ -163,16 +226,11 @@ func (c *CQ) ReqNotify(solicitedOnly bool) error {
 }
 
 // AckEvents acknowledges n events of the queue (ibv_ack_cq_events).
-func (c *CQ) AckEvents(n int) {
-	c.evmu.Lock()
-	c.unack -= n
-	c.evc.Broadcast()
-	c.evmu.Unlock()
-}
+func (c *CQ) AckEvents(n int) { c.compAcks.ack(n) }
 
 // Destroy ends the queue (ibv_destroy_cq). It waits until every event that was
-// returned is acknowledged and drops those not yet read. EBUSY: a queue pair
-// uses it.
+// returned is acknowledged, completion events and asynchronous ones, and drops
+// those not yet read. EBUSY: a queue pair uses it.
 func (c *CQ) Destroy() error {
 	d := c.dev
 	var rep uapi.DestroyReply
@@ -184,11 +242,8 @@ func (c *CQ) Destroy() error {
 	d.mu.Lock()
 	delete(d.cqs, c.handle)
 	d.mu.Unlock()
-	c.evmu.Lock()
-	for c.unack > 0 {
-		c.evc.Wait()
-	}
-	c.evmu.Unlock()
+	c.compAcks.wait(d.dying)
+	c.asyncAcks.wait(d.dying)
 	return err
 }
 
@@ -201,7 +256,7 @@ func (c *CQ) shut(written uint32) {
 	if c.ch == nil {
 		return
 	}
-	if unread := written - c.ring.EventsRead(); unread > 0 && unread < 1<<31 {
+	if unread := written - c.read; unread > 0 && unread < 1<<31 {
 		c.ch.mu.Lock()
 		c.ch.skip[c.handle] += unread
 		c.ch.mu.Unlock()

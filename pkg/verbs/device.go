@@ -64,7 +64,9 @@ type Device struct {
 	segments map[uint32]*shm.Segment
 	cqs      map[uint32]*CQ
 	qps      map[uint32]*QP
+	srqs     map[uint32]*SRQ
 	mrs      map[LKey]*MR
+	rekeyed  map[uint32]rekeyed // windows and fast regions by the upper bits of their key
 	gone     atomic.Bool
 	dying    chan struct{}
 	closed   sync.Once
@@ -106,7 +108,8 @@ func openError(path string, err error) error {
 func OpenConn(c *shm.Conn) (*Device, error) {
 	d := &Device{
 		segments: make(map[uint32]*shm.Segment),
-		cqs:      make(map[uint32]*CQ), qps: make(map[uint32]*QP), mrs: make(map[LKey]*MR),
+		cqs:      make(map[uint32]*CQ), qps: make(map[uint32]*QP), srqs: make(map[uint32]*SRQ),
+		mrs: make(map[LKey]*MR), rekeyed: make(map[uint32]rekeyed),
 		dying: make(chan struct{}), waiting: waiting{clock: time.Now()},
 	}
 	if cred, err := c.PeerCred(); err == nil {
@@ -122,7 +125,7 @@ func OpenConn(c *shm.Conn) (*Device, error) {
 
 // handshake exchanges versions and takes the adapter's shared pages.
 func (d *Device) handshake() error {
-	req := uapi.HelloRequest{Version: uapi.Version}
+	req := uapi.HelloRequest{Version: uapi.Version, Program: filepath.Base(os.Args[0])}
 	fds, err := d.ctl.call("open device", uapi.OpHello, &req, &d.hello, nil)
 	if err != nil {
 		return err
@@ -218,6 +221,7 @@ func (d *Device) release() {
 func (d *Device) shutObjects() {
 	d.mu.Lock()
 	cqs, qps := slices.Collect(maps.Values(d.cqs)), slices.Collect(maps.Values(d.qps))
+	srqs := slices.Collect(maps.Values(d.srqs))
 	d.mu.Unlock()
 	for _, c := range cqs {
 		c.mu.Lock()
@@ -228,6 +232,11 @@ func (d *Device) shutObjects() {
 		q.mu.Lock()
 		q.closed = true
 		q.mu.Unlock()
+	}
+	for _, s := range srqs {
+		s.mu.Lock()
+		s.closed = true
+		s.mu.Unlock()
 	}
 }
 

@@ -17,6 +17,9 @@ type posted struct {
 
 func (o *outstanding) init(limit uint32) {
 	size := uint32(1)
+	if limit == 0 {
+		return // the queue takes nothing
+	}
 	for size < limit {
 		size <<= 1
 	}
@@ -31,6 +34,9 @@ func (o *outstanding) push(wrid uint64, op WROpcode, signaled bool) {
 	o.recs[o.head&uint32(len(o.recs)-1)] = posted{wrid, op, signaled}
 	o.head++
 }
+
+// takeBack forgets what was pushed since there were n in all.
+func (o *outstanding) takeBack(n uint32) { o.head = n }
 
 func (o *outstanding) pop() (p posted) {
 	if o.n() > 0 {

@@ -26,13 +26,23 @@ func (q *QP) PostSend(wrs ...SendWR) (int, error) {
 		}
 	}
 	if n > 0 {
-		q.sq.Publish()
-		q.ring()
-		q.dev.busy()
+		q.publish()
 	}
 	return n, err
 }
 
+// publish shows what was put to the adapter.
+func (q *QP) publish() {
+	q.sq.Publish()
+	q.ring()
+	q.dev.busy()
+	if len(q.binds) > 0 {
+		q.dev.bound(q.binds)
+		q.binds = q.binds[:0]
+	}
+}
+
+// putSend puts one request into the ring, where publish shows it.
 func (q *QP) putSend(wr *SendWR) error {
 	const op = "post send"
 	switch {
@@ -55,10 +65,16 @@ func (q *QP) putSend(wr *SendWR) error {
 	if err := wq.Check(uint8(q.typ), &w, lim); err != nil {
 		return checkError(op, err)
 	}
+	if q.typ == UD && w.AH == 0 {
+		return invalid(op, "the request has no address handle")
+	}
 	if err := q.sq.Put(&w); err != nil {
 		return checkError(op, err)
 	}
 	q.sent.push(w.WRID, w.Opcode, q.sigAll || w.Flags&SendSignaled != 0)
+	if w.Opcode == wq.BindMW || w.Opcode == wq.RegMR {
+		q.binds = append(q.binds, w.Bind)
+	}
 	return nil
 }
 
@@ -87,7 +103,8 @@ func checkError(op string, err error) error {
 }
 
 // PostRecv posts receive requests in order (ibv_post_recv). It returns how
-// many were queued. Errors as for PostSend.
+// many were queued. Errors as for PostSend; EINVAL also when the queue pair has
+// a shared receive queue.
 func (q *QP) PostRecv(wrs ...RecvWR) (int, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -100,8 +117,8 @@ func (q *QP) PostRecv(wrs ...RecvWR) (int, error) {
 	}
 	if n > 0 {
 		q.rq.Publish()
-		if q.state == StateErr {
-			q.ring()
+		if q.state == StateErr || q.state == StateSQE {
+			q.ring() // in SQE, since ERR may follow unseen
 		}
 	}
 	return n, err
@@ -114,6 +131,8 @@ func (q *QP) putRecv(wr *RecvWR) error {
 		return dead(op)
 	case q.closed || !q.state.AllowsPostRecv():
 		return invalid(op, "the queue pair is in state %v", q.state)
+	case q.srq != nil:
+		return invalid(op, "the queue pair has a shared receive queue: post there")
 	case len(wr.SGList) > int(q.cap.MaxRecvSGE):
 		return invalid(op, "%d elements, max_recv_sge is %d", len(wr.SGList), q.cap.MaxRecvSGE)
 	case q.recvs.full():
@@ -145,15 +164,37 @@ func (q *QP) retire(wc *WC, at uint64) {
 		return
 	}
 	if recv {
-		q.recvs.pop()
+		q.recvs.pop() // nothing with a shared receive queue, which frees its own
 	} else {
 		q.sent.retire(wc.WRID, wc.Status != cq.Success)
 	}
-	if wc.Status != cq.Success && q.state != StateErr && q.state != StateReset {
-		q.state = StateErr
-		if q.recvs.n() > 0 && !q.dev.gone.Load() {
-			q.ring() // receives posted before the library knew
-		}
+	if wc.Status == cq.Success {
+		return
+	}
+	// The request that takes a datagram queue pair's send queue to SQE fails by
+	// itself; a flush that comes first is of ERR.
+	if recv || wc.Status == cq.WRFlushErr && q.state != StateSQE {
+		q.enter(StateErr)
+	} else {
+		q.enter(q.typ.SendErrorState())
+	}
+}
+
+// failed notes that the queue pair is in ERR or SQE.
+func (q *QP) failed(state QPState) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.enter(state)
+}
+
+// enter notes a state that the queue pair took by itself, with the lock held.
+func (q *QP) enter(state QPState) {
+	if q.closed || q.state == StateErr || q.state == StateReset || q.state == state {
+		return
+	}
+	q.state = state
+	if q.recvs.n() > 0 && !q.dev.gone.Load() {
+		q.ring() // receives posted before the library knew
 	}
 }
 
@@ -210,6 +251,8 @@ func wcOpcode(op WROpcode) WCOpcode {
 		return cq.LocalInv
 	case wq.BindMW:
 		return cq.BindMW
+	case wq.RegMR:
+		return cq.RegMR
 	case wq.Send, wq.SendWithImm, wq.SendWithInv:
 		return cq.Send
 	default:

@@ -1,12 +1,14 @@
 package verbs
 
 import (
+	"fmt"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/softroce/softroce/internal/shm"
 	"github.com/softroce/softroce/internal/uapi"
+	"github.com/softroce/softroce/pkg/wq"
 )
 
 // QPInitAttr says what queue pair to make (ibv_qp_init_attr).
@@ -14,10 +16,16 @@ type QPInitAttr struct {
 	Type QPType
 	// SendCQ and RecvCQ are required; they may be the same.
 	SendCQ, RecvCQ *CQ
+	// SRQ, unless nil, is where receives come from; those of Cap then mean
+	// nothing, and PostRecv is refused.
+	SRQ *SRQ
 	// Cap are the sizes asked for; CreateQP returns at least these.
 	Cap QPCap
 	// SQSigAll makes every send request signaled.
 	SQSigAll bool
+	// SendOps are the operations that WRStart's batches will use
+	// (ibv_qp_init_attr_ex.send_ops_flags). 0: not said, all are allowed.
+	SendOps SendOps
 }
 
 // QP is a queue pair (ibv_qp).
@@ -31,6 +39,8 @@ type QP struct {
 	sigAll bool
 	sendCQ *CQ
 	recvCQ *CQ
+	srq    *SRQ // nil: receives of its own
+	ops    SendOps
 	bell   *uapi.ProgramDoorbell
 	index  uint32
 	wake   *shm.Doorbell
@@ -39,26 +49,40 @@ type QP struct {
 	state  QPState
 	closed bool
 	sq     *uapi.SQProducer
-	rq     *uapi.RQProducer
+	rq     *uapi.RQProducer // nil with an SRQ
 	sent   outstanding
 	recvs  outstanding
 	inline []byte
+	binds  []wq.Bind // of requests that are put and not published
+	batch  Batch
 
 	formerSend, formerRecv uint64 // completions before these are of a life before RESET
+
+	asyncAcks acks
 }
 
 // CreateQP makes a queue pair in the RESET state (ibv_create_qp). EINVAL: an
 // attribute is over a limit, or an object is of another device; EOPNOTSUPP: a
-// type that the adapter does not have; ENOMEM: a limit is reached.
+// type that the adapter does not have, or operations that the type does not
+// have; ENOMEM: a limit is reached.
 func (p *PD) CreateQP(init *QPInitAttr) (*QP, error) {
 	const op = "create QP"
 	d := p.dev
 	if init.SendCQ == nil || init.RecvCQ == nil || init.SendCQ.dev != d || init.RecvCQ.dev != d {
 		return nil, invalid(op, "send_cq and recv_cq must be completion queues of this device")
 	}
+	if init.SRQ != nil && init.SRQ.pd.dev != d {
+		return nil, invalid(op, "the shared receive queue is of another device")
+	}
+	if no := init.SendOps &^ sendOpsOf(init.Type); no != 0 {
+		return nil, &Error{Op: op, Errno: unix.EOPNOTSUPP, Text: fmt.Sprintf("send operations %#x: a queue pair of type %v does not have them", uint64(no), init.Type)}
+	}
 	req := uapi.CreateQPRequest{
 		PD: p.handle, Type: init.Type, SendCQ: init.SendCQ.handle, RecvCQ: init.RecvCQ.handle,
 		Cap: init.Cap, SQSigAll: init.SQSigAll,
+	}
+	if init.SRQ != nil {
+		req.SRQ, req.Cap.MaxRecvWR, req.Cap.MaxRecvSGE = init.SRQ.handle, 0, 0
 	}
 	var rep uapi.CreateQPReply
 	fds, err := d.ctl.call(op, uapi.OpCreateQP, &req, &rep, nil)
@@ -67,8 +91,12 @@ func (p *PD) CreateQP(init *QPInitAttr) (*QP, error) {
 	}
 	q := &QP{
 		dev: d, pd: p, handle: rep.Handle, qpn: rep.QPN, typ: init.Type, cap: rep.Cap, sigAll: init.SQSigAll,
-		sendCQ: init.SendCQ, recvCQ: init.RecvCQ, index: rep.DoorbellIndex,
+		sendCQ: init.SendCQ, recvCQ: init.RecvCQ, srq: init.SRQ, ops: init.SendOps, index: rep.DoorbellIndex,
 	}
+	if q.srq != nil {
+		q.cap.MaxRecvWR, q.cap.MaxRecvSGE = 0, 0
+	}
+	q.batch.q = q
 	if err := q.attach(op, &rep, fds); err != nil {
 		return nil, err
 	}
@@ -83,15 +111,21 @@ func (q *QP) attach(op string, rep *uapi.CreateQPReply, fds []int) error {
 		return &Error{Op: op, Errno: unix.EPROTO, Text: "the adapter named a worker that it does not have"}
 	}
 	q.bell, q.wake = d.bells[rep.Worker], d.wakes[rep.Worker]
-	mem, err := d.ringMemory(op, fds, rep.SQ, rep.RQ)
+	refs := []uapi.RingRef{rep.SQ, rep.RQ}
+	if q.srq != nil {
+		refs = refs[:1]
+	}
+	mem, err := d.ringMemory(op, fds, refs...)
 	if err != nil {
 		return err
 	}
 	if q.sq, err = uapi.NewSQProducer(mem[0], rep.SQ); err != nil {
 		return invalid(op, "%v", err)
 	}
-	if q.rq, err = uapi.NewRQProducer(mem[1], rep.RQ); err != nil {
-		return invalid(op, "%v", err)
+	if q.srq == nil {
+		if q.rq, err = uapi.NewRQProducer(mem[1], rep.RQ); err != nil {
+			return invalid(op, "%v", err)
+		}
 	}
 	q.sent.init(q.cap.MaxSendWR)
 	q.recvs.init(q.cap.MaxRecvWR)
@@ -115,6 +149,22 @@ func (q *QP) Type() QPType { return q.typ }
 
 // Cap are the sizes that were granted.
 func (q *QP) Cap() QPCap { return q.cap }
+
+// InitAttr is what the queue pair was made with, Cap as granted: the last
+// argument of ibv_query_qp.
+func (q *QP) InitAttr() QPInitAttr {
+	return QPInitAttr{
+		Type: q.typ, SendCQ: q.sendCQ, RecvCQ: q.recvCQ, SRQ: q.srq, Cap: q.cap, SQSigAll: q.sigAll, SendOps: q.ops,
+	}
+}
+
+// State is the state as the library knows it, without asking the adapter: from
+// Modify and Query, and from completions in error that were polled.
+func (q *QP) State() QPState {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.state
+}
 
 // Modify sets the attributes that mask names and moves the queue pair to
 // attr.State when mask has it (ibv_modify_qp). EINVAL names the attribute:
@@ -152,7 +202,10 @@ func (q *QP) Query() (QPAttr, error) {
 }
 
 // Destroy ends the queue pair (ibv_destroy_qp). Outstanding requests make no
-// further completions; those already in a queue can still be polled.
+// further completions; those already in a queue can still be polled. It waits
+// until every asynchronous event of the queue pair that was returned is
+// acknowledged and drops those not yet read. EBUSY: it is attached to a
+// multicast group.
 func (q *QP) Destroy() error {
 	d := q.dev
 	err := d.ctl.do("destroy QP", uapi.OpDestroyQP, &uapi.HandleRequest{Handle: q.handle}, nil)
@@ -175,5 +228,6 @@ func (q *QP) Destroy() error {
 	d.mu.Lock()
 	delete(d.qps, q.handle)
 	d.mu.Unlock()
+	q.asyncAcks.wait(d.dying)
 	return err
 }

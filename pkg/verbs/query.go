@@ -47,3 +47,16 @@ func (d *Device) QueryGID(index int) (GID, error) {
 	}
 	return GID{}, invalid("query GID", "index %d: the table has %d entries", index, len(table))
 }
+
+// QueryPKey returns the partition key at an index (ibv_query_pkey). The table
+// has one, the default with full membership. EINVAL: another port or index.
+func (d *Device) QueryPKey(port uint8, index int) (uint16, error) {
+	if port != 1 || index != 0 {
+		return 0, invalid("query P_Key", "port %d, index %d: there is port 1, and index 0", port, index)
+	}
+	return 0xFFFF, nil
+}
+
+// NumCompVectors is how many completion vectors there are
+// (ibv_context.num_comp_vectors), at least 1.
+func (d *Device) NumCompVectors() int { return int(d.hello.Workers) }

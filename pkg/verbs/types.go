@@ -67,6 +67,10 @@ const (
 	AccessRemoteWrite     = mrtable.AccessRemoteWrite
 	AccessRemoteRead      = mrtable.AccessRemoteRead
 	AccessRemoteAtomic    = mrtable.AccessRemoteAtomic
+	AccessMWBind          = mrtable.AccessMWBind    // windows may be bound to the region
+	AccessZeroBased       = mrtable.AccessZeroBased // addresses count from 0
+	AccessOnDemand        = mrtable.AccessOnDemand
+	AccessHugeTLB         = mrtable.AccessHugeTLB
 	AccessRelaxedOrdering = mrtable.AccessRelaxedOrdering
 )
 
@@ -91,6 +95,10 @@ const (
 	WRRDMARead         = wq.RDMARead
 	WRAtomicCmpAndSwp  = wq.AtomicCmpAndSwp
 	WRAtomicFetchAdd   = wq.AtomicFetchAndAdd
+	WRLocalInv         = wq.LocalInv
+	WRBindMW           = wq.BindMW
+	WRSendWithInv      = wq.SendWithInv
+	WRRegMR            = wq.RegMR
 
 	SendFence     = wq.SendFence
 	SendSignaled  = wq.SendSignaled

@@ -32,6 +32,9 @@ const (
 	WCRDMARead        = cq.RDMARead
 	WCCompSwap        = cq.CompSwap
 	WCFetchAdd        = cq.FetchAdd
+	WCBindMW          = cq.BindMW
+	WCLocalInv        = cq.LocalInv
+	WCRegMR           = cq.RegMR
 	WCRecv            = cq.Recv
 	WCRecvRDMAWithImm = cq.RecvRDMAWithImm
 )
@@ -40,23 +43,27 @@ const (
 const (
 	WCGRH     = cq.GRH
 	WCWithImm = cq.WithImm
+	WCWithInv = cq.WithInv
 )
 
 // Attributes that a modify sets (ibv_qp_attr_mask).
 const (
-	QPStateMask           = qpstate.MaskState
-	QPAccessFlagsMask     = qpstate.MaskAccessFlags
-	QPPKeyIndexMask       = qpstate.MaskPKeyIndex
-	QPPortMask            = qpstate.MaskPort
-	QPAVMask              = qpstate.MaskAV
-	QPPathMTUMask         = qpstate.MaskPathMTU
-	QPTimeoutMask         = qpstate.MaskTimeout
-	QPRetryCntMask        = qpstate.MaskRetryCnt
-	QPRNRRetryMask        = qpstate.MaskRNRRetry
-	QPRQPSNMask           = qpstate.MaskRQPSN
-	QPMaxQPRDAtomicMask   = qpstate.MaskMaxQPRDAtomic
-	QPMinRNRTimerMask     = qpstate.MaskMinRNRTimer
-	QPSQPSNMask           = qpstate.MaskSQPSN
-	QPMaxDestRDAtomicMask = qpstate.MaskMaxDestRDAtomic
-	QPDestQPNMask         = qpstate.MaskDestQPN
+	QPStateMask            = qpstate.MaskState
+	QPCurStateMask         = qpstate.MaskCurState
+	QPEnSQDAsyncNotifyMask = qpstate.MaskEnSQDAsyncNotify
+	QPAccessFlagsMask      = qpstate.MaskAccessFlags
+	QPPKeyIndexMask        = qpstate.MaskPKeyIndex
+	QPPortMask             = qpstate.MaskPort
+	QPQKeyMask             = qpstate.MaskQKey
+	QPAVMask               = qpstate.MaskAV
+	QPPathMTUMask          = qpstate.MaskPathMTU
+	QPTimeoutMask          = qpstate.MaskTimeout
+	QPRetryCntMask         = qpstate.MaskRetryCnt
+	QPRNRRetryMask         = qpstate.MaskRNRRetry
+	QPRQPSNMask            = qpstate.MaskRQPSN
+	QPMaxQPRDAtomicMask    = qpstate.MaskMaxQPRDAtomic
+	QPMinRNRTimerMask      = qpstate.MaskMinRNRTimer
+	QPSQPSNMask            = qpstate.MaskSQPSN
+	QPMaxDestRDAtomicMask  = qpstate.MaskMaxDestRDAtomic
+	QPDestQPNMask          = qpstate.MaskDestQPN
 )

@@ -1,0 +1,256 @@
+package verbs
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/softroce/softroce/internal/uapi"
+)
+
+// event writes a completion event of a queue.
+func (f *fake) event(ch *CompChannel, c *CQ) {
+	if !f.channels[ch.handle].Write(uapi.AppendChannelRecord(nil, c.handle)) {
+		f.t.Error("the channel's pipe is full")
+	}
+}
+
+// A wait for events allocates nothing while its context stays the same.
+func TestWaitsDoNotAllocate(t *testing.T) {
+	f, d := newFake(t)
+	o := newObjects(t, d, RC, StateReset)
+	ctx := patience(t)
+	for _, c := range []struct {
+		name string
+		ctx  context.Context
+		wait func(context.Context) error
+	}{
+		{"Get", ctx, func(ctx context.Context) error {
+			f.event(o.ch, o.cq)
+			c, err := o.ch.Get(ctx)
+			if err == nil {
+				c.AckEvents(1)
+			}
+			return err
+		}},
+		{"Get without an end", context.Background(), func(ctx context.Context) error {
+			f.event(o.ch, o.cq)
+			c, err := o.ch.Get(ctx)
+			if err == nil {
+				c.AckEvents(1)
+			}
+			return err
+		}},
+		{"TryGet", ctx, func(context.Context) error {
+			f.event(o.ch, o.cq)
+			c, err := o.ch.TryGet()
+			if err == nil {
+				c.AckEvents(1)
+			}
+			if _, err := o.ch.TryGet(); !errors.Is(err, unix.EAGAIN) {
+				return errors.New("an event too many")
+			}
+			return err
+		}},
+		{"AsyncEvent", ctx, func(ctx context.Context) error {
+			f.raise(EventCommEst, uapi.ElementQP, o.qp.handle)
+			ev, err := d.AsyncEvent(ctx)
+			ev.Ack()
+			return err
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			// The writer's side of the test allocates its record.
+			const writer = 1
+			n := testing.AllocsPerRun(100, func() {
+				if err := c.wait(c.ctx); err != nil {
+					t.Error(err)
+				}
+			})
+			if n > writer {
+				t.Errorf("%v allocations for a wait, want 0", n-writer)
+			}
+		})
+	}
+}
+
+// Contexts end their own waits only, whichever came before, and one that waits
+// for its turn behind another.
+func TestContextsOfWaits(t *testing.T) {
+	f, d := newFake(t)
+	o := newObjects(t, d, RC, StateReset)
+	first, cancelFirst := context.WithCancel(context.Background())
+	f.event(o.ch, o.cq)
+	get := func(ctx context.Context, want error) {
+		t.Helper()
+		c, err := o.ch.Get(ctx)
+		if !errors.Is(err, want) || want == nil && c != o.cq {
+			t.Errorf("Get: %v, %v; want error %v", c, err, want)
+		}
+	}
+	get(first, nil)
+	cancelFirst() // after its wait: the next one must not see it
+	f.event(o.ch, o.cq)
+	get(patience(t), nil)
+	get(first, context.Canceled)
+
+	waiting, cancelWaiting := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() {
+		_, err := o.ch.Get(waiting)
+		ended <- err
+	}()
+	behind, cancelBehind := context.WithCancel(context.Background())
+	go func() {
+		_, err := o.ch.Get(behind)
+		ended <- err
+	}()
+	cancelBehind()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the wait behind another ends with %v", err)
+	}
+	cancelWaiting()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the wait ends with %v", err)
+	}
+	f.event(o.ch, o.cq)
+	get(patience(t), nil)
+	o.cq.AckEvents(3)
+}
+
+// The descriptors are readable when an event is there, as a program's own epoll
+// sees it, and TryGet drains them.
+func TestDescriptorsOfEvents(t *testing.T) {
+	f, d := newFake(t)
+	o := newObjects(t, d, RC, StateReset)
+	ready := func(fd int) bool {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, 0)
+		check(t, err)
+		return n == 1
+	}
+	var chFD, asyncFD int
+	rc, err := o.ch.SyscallConn()
+	check(t, err)
+	check(t, rc.Control(func(fd uintptr) { chFD = int(fd) }))
+	ac, err := d.AsyncConn()
+	check(t, err)
+	check(t, ac.Control(func(fd uintptr) { asyncFD = int(fd) }))
+	if ready(chFD) || ready(asyncFD) {
+		t.Error("a descriptor is readable before an event")
+	}
+	_, err = o.ch.TryGet()
+	want(t, "TryGet", err, unix.EAGAIN)
+	_, err = d.TryAsyncEvent()
+	want(t, "TryAsyncEvent", err, unix.EAGAIN)
+	f.event(o.ch, o.cq)
+	f.raise(EventGIDChange, uapi.ElementPort, 1)
+	if !ready(chFD) || !ready(asyncFD) {
+		t.Error("a descriptor is not readable with an event")
+	}
+	c, err := o.ch.TryGet()
+	if err != nil || c != o.cq {
+		t.Errorf("TryGet: %v, %v", c, err)
+	}
+	c.AckEvents(1)
+	ev, err := d.TryAsyncEvent()
+	if err != nil || ev.Type != EventGIDChange || ev.Port != 1 || ev.QP != nil {
+		t.Errorf("TryAsyncEvent: %+v, %v", ev, err)
+	}
+	ev.Ack()
+	if ready(chFD) || ready(asyncFD) {
+		t.Error("a descriptor is readable after the event")
+	}
+}
+
+// Every kind of asynchronous event names its object; destroying the object waits
+// for the acknowledgement and drops what is unread.
+func TestAsyncEventsAndDestroy(t *testing.T) {
+	f, d := newFake(t)
+	o := newObjects(t, d, RC, StateReset)
+	srq, err := o.pd.CreateSRQ(SRQAttr{MaxWR: 4, MaxSGE: 1})
+	check(t, err)
+	lone, err := d.CreateCQ(4, nil, 0)
+	check(t, err)
+	ctx := patience(t)
+	for _, c := range []struct {
+		name    string
+		kind    uapi.Element
+		handle  uint32
+		event   EventType
+		object  func(AsyncEvent) bool
+		destroy func() error
+	}{
+		{"QP", uapi.ElementQP, o.qp.handle, EventSQDrained, func(e AsyncEvent) bool { return e.QP == o.qp }, o.qp.Destroy},
+		{"SRQ", uapi.ElementSRQ, srq.handle, EventSRQLimitReached, func(e AsyncEvent) bool { return e.SRQ == srq }, srq.Destroy},
+		{"CQ", uapi.ElementCQ, lone.handle, EventCQErr, func(e AsyncEvent) bool { return e.CQ == lone }, lone.Destroy},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f.raise(c.event, c.kind, c.handle)
+			f.raise(c.event, c.kind, c.handle) // stays unread
+			ev, err := d.AsyncEvent(ctx)
+			check(t, err)
+			if ev.Type != c.event || !c.object(ev) {
+				t.Errorf("event %+v, want %v of the object", ev, c.event)
+			}
+			done := make(chan error)
+			go func() { done <- c.destroy() }()
+			for gone := false; !gone; { // until only the acknowledgement is missing
+				d.mu.Lock()
+				gone = d.qps[c.handle] == nil && d.cqs[c.handle] == nil && d.srqs[c.handle] == nil
+				d.mu.Unlock()
+			}
+			select {
+			case err := <-done:
+				t.Fatalf("destroyed with an event not acknowledged: %v", err)
+			default:
+			}
+			ev.Ack()
+			check(t, <-done)
+			f.raise(EventPortErr, uapi.ElementPort, 1)
+			if ev, err = d.AsyncEvent(ctx); err != nil || ev.Type != EventPortErr || ev.Port != 1 {
+				t.Errorf("after the object: %+v, %v; want the port's event", ev, err)
+			}
+		})
+	}
+}
+
+// An adapter that is gone ends the wait of a destruction, too.
+func TestDestroyOfDeadDevice(t *testing.T) {
+	f, d := newFake(t)
+	o := newObjects(t, d, RC, StateRTS)
+	ctx := patience(t)
+	f.raise(EventCommEst, uapi.ElementQP, o.qp.handle)
+	_, err := d.AsyncEvent(ctx)
+	check(t, err)
+	f.event(o.ch, o.cq)
+	_, err = o.ch.Get(ctx)
+	check(t, err)
+	check(t, f.conn.Close())
+	<-d.Done()
+	for what, err := range map[string]error{"QP": o.qp.Destroy(), "CQ": o.cq.Destroy()} {
+		if !errors.Is(err, ErrDeviceDead) {
+			t.Errorf("destroy %s: %v, want ErrDeviceDead", what, err)
+		}
+	}
+}
+
+// An event of a queue pair's end tells the library its state.
+func TestEventsTellState(t *testing.T) {
+	for ev, want := range map[EventType]QPState{
+		EventQPFatal: StateErr, EventQPReqErr: StateErr, EventQPAccessErr: StateErr, EventQPLastWQE: StateErr,
+		EventCommEst: StateRTS, EventSQDrained: StateRTS,
+	} {
+		f, d := newFake(t)
+		o := newObjects(t, d, RC, StateRTS)
+		f.raise(ev, uapi.ElementQP, o.qp.handle)
+		got, err := d.AsyncEvent(patience(t))
+		check(t, err)
+		got.Ack()
+		if s := o.qp.State(); s != want {
+			t.Errorf("after %v: state %v, want %v", ev, s, want)
+		}
+	}
+}
