@@ -99,7 +99,7 @@ func TestRereg(t *testing.T) {
 	check(t, err)
 	pd2, err := d.AllocPD()
 	check(t, err)
-	mr, _ := f.region(t, pd, 8192, 0x500, AccessLocalWrite)
+	mr := f.region(t, pd, 8192, 0x500, AccessLocalWrite)
 	mem, base := mr.Bytes(), mr.Addr()
 	var m uapi.ReregMRRequest
 	fds := -1
@@ -130,6 +130,7 @@ func TestRereg(t *testing.T) {
 		t.Errorf("region of %d bytes at %#x", mr.Len(), mr.Addr())
 	}
 	other := make([]byte, 64)
+	keep(0x502)
 	check(t, mr.Rereg(ReregChangeTranslation|ReregChangeAccess, nil, other, AccessZeroBased))
 	if m.MR.Kind != uapi.MRForeign || m.MR.Addr != shm.AddrOf(other) || m.MR.IOVA != 0 || fds != 0 || !bytes.Equal(mr.Bytes(), other) {
 		t.Errorf("other memory: %+v with %d descriptors", m.MR, fds)
@@ -159,7 +160,7 @@ func TestRereg(t *testing.T) {
 func TestFastRegistration(t *testing.T) {
 	f, d := newFake(t)
 	o := newObjects(t, d, RC, StateRTS)
-	mr, _ := f.region(t, o.pd, 16384, 0x500, AccessLocalWrite)
+	mr := f.region(t, o.pd, 16384, 0x500, AccessLocalWrite)
 	var m uapi.AllocMRRequest
 	f.answer(uapi.OpAllocMR, decodes(t, &m, &uapi.RegMRReply{Handle: 77, LKey: 0x9900, RKey: 0x9900}))
 	fast, err := o.pd.AllocFastMR(16)

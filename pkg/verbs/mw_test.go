@@ -9,13 +9,12 @@ import (
 )
 
 // region makes a region that the fake gives these keys.
-func (f *fake) region(t *testing.T, pd *PD, n int, key uint32, access Access) (*MR, uapi.RegMRRequest) {
+func (f *fake) region(t *testing.T, pd *PD, n int, key uint32, access Access) *MR {
 	t.Helper()
-	var m uapi.RegMRRequest
-	f.answer(uapi.OpRegMR, decodes(t, &m, &uapi.RegMRReply{Handle: f.next(), LKey: LKey(key), RKey: RKey(key)}))
+	f.answer(uapi.OpRegMR, says(&uapi.RegMRReply{Handle: f.next(), LKey: LKey(key), RKey: RKey(key)}, 0))
 	mr, err := pd.AllocMR(n, access)
 	check(t, err)
-	return mr, m
+	return mr
 }
 
 func (f *fake) window(t *testing.T, pd *PD, typ WindowType, key RKey) *MW {
@@ -43,7 +42,7 @@ func TestIncRKey(t *testing.T) {
 func TestBindMWType1(t *testing.T) {
 	f, d := newFake(t)
 	o := newObjects(t, d, RC, StateRTS)
-	mr, _ := f.region(t, o.pd, 4096, 0x500, AccessLocalWrite|AccessMWBind)
+	mr := f.region(t, o.pd, 4096, 0x500, AccessLocalWrite|AccessMWBind)
 	w := f.window(t, o.pd, MWType1, 0x77FF)
 	check(t, o.qp.BindMW(w, MWBind{WRID: 9, Flags: SendSignaled, MR: mr, Addr: mr.IOVA() + 8, Length: 16, Access: AccessRemoteRead}))
 	if w.RKey() != 0x7700 {
@@ -60,7 +59,7 @@ func TestBindMWType1(t *testing.T) {
 	}
 	pd2, err := d.AllocPD()
 	check(t, err)
-	mr2, _ := f.region(t, pd2, 4096, 0x600, AccessLocalWrite|AccessMWBind)
+	mr2 := f.region(t, pd2, 4096, 0x600, AccessLocalWrite|AccessMWBind)
 	w2 := f.window(t, o.pd, MWType2, 0x8800)
 	w3 := f.window(t, pd2, MWType1, 0x9900)
 	want(t, "type 2", o.qp.BindMW(w2, MWBind{MR: mr, Length: 1}), unix.EINVAL)
@@ -83,7 +82,7 @@ func TestBindMWType1(t *testing.T) {
 func TestBindWR(t *testing.T) {
 	f, d := newFake(t)
 	o := newObjects(t, d, RC, StateRTS)
-	mr, _ := f.region(t, o.pd, 4096, 0x500, AccessLocalWrite|AccessMWBind)
+	mr := f.region(t, o.pd, 4096, 0x500, AccessLocalWrite|AccessMWBind)
 	w := f.window(t, o.pd, MWType2, 0x7701)
 	wr := w.BindWR(mr, mr.IOVA(), 64, AccessRemoteWrite)
 	if w.RKey() != 0x7701 {
