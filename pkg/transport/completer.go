@@ -152,6 +152,7 @@ func (q *QP) advance(now time.Time, e *wq.WQE, to bth.PSN) {
 	q.arrived(directionOf(e.Opcode), cost, to)
 	if done == packetsOf(e) {
 		q.popHead(cq.Success)
+		q.completeLocal()
 	}
 	q.armAckTimer(now)
 	q.settleLocal()
@@ -207,7 +208,7 @@ var sendOpcodes = [...]cq.Opcode{
 	wq.RDMAWrite: cq.RDMAWrite, wq.RDMAWriteWithImm: cq.RDMAWrite,
 	wq.Send: cq.Send, wq.SendWithImm: cq.Send, wq.SendWithInv: cq.Send,
 	wq.RDMARead: cq.RDMARead, wq.AtomicCmpAndSwp: cq.CompSwap, wq.AtomicFetchAndAdd: cq.FetchAdd,
-	wq.LocalInv: cq.LocalInv, wq.BindMW: cq.BindMW,
+	wq.LocalInv: cq.LocalInv, wq.BindMW: cq.BindMW, wq.RegMR: cq.RegMR,
 }
 
 // completeSend gives a send request its completion: on success only when it was
@@ -217,7 +218,7 @@ func (q *QP) completeSend(wr *wq.SendWR, status cq.Status) {
 		return
 	}
 	q.wc = cq.WC{WRID: wr.WRID, Status: status, Opcode: sendOpcodes[wr.Opcode], QPN: q.cfg.QPN}
-	if status == cq.Success {
+	if status == cq.Success && !isLocal(wr.Opcode) {
 		q.wc.ByteLen = uint32(wr.Length())
 	}
 	q.cfg.SendCQ.Complete(&q.wc, status != cq.Success)

@@ -14,8 +14,6 @@ var (
 	ErrFull = wq.ErrFull
 	// ErrState: the state does not allow the call (EINVAL).
 	ErrState = errors.New("transport: not allowed in this state")
-	// ErrNotSupported: an operation that this engine does not have (EINVAL).
-	ErrNotSupported = errors.New("transport: operation is not supported")
 	// ErrDraining: in SQD, and requests that were started are not done: only RESET
 	// and ERR can be asked for (EINVAL).
 	ErrDraining = errors.New("transport: the send queue is not drained")

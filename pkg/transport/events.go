@@ -7,6 +7,7 @@ import (
 	"github.com/softroce/softroce/pkg/bth"
 	"github.com/softroce/softroce/pkg/cq"
 	"github.com/softroce/softroce/pkg/qpstate"
+	"github.com/softroce/softroce/pkg/wq"
 )
 
 // EventKind says what an Event is about.
@@ -28,7 +29,7 @@ const (
 	NoteRNRRetryExceeded // no receive at the peer after Count retries: PSN, Code, Wait
 	NoteRemoteNAK        // the peer refused a request: Syndrome, PSN
 	NoteRecvShort        // a datagram and its header need a receive of Count bytes, and the posted one is smaller
-	NoteLocalFault       // a request of this end could not be carried out: PSN, Status
+	NoteLocalFault       // a request of this end could not be carried out: PSN, Status, Op
 )
 
 // IsNote says whether the event is a diagnostic, not one of the verbs.
@@ -41,6 +42,7 @@ type Event struct {
 	Code            uint8 // RNR timer code
 	Syndrome        bth.Syndrome
 	Status          cq.Status
+	Op              wq.Opcode
 	QPN             bth.QPN
 	Type            qpstate.Type
 	PSN             bth.PSN
@@ -80,6 +82,8 @@ func (e *Event) Text() string {
 		return fmt.Sprintf("a datagram was dropped: with the 40 bytes of its network header it needs a receive of %d bytes, and the one posted is smaller", e.Count)
 	case NoteLocalFault:
 		switch {
+		case isLocal(e.Op):
+			return localTexts[e.Op]
 		case e.Status == cq.LocQPOpErr && e.Type == qpstate.UD:
 			return fmt.Sprintf("the datagram at PSN %v cannot be sent: the protection domain has no such address handle", e.PSN)
 		case e.Status == cq.LocQPOpErr:

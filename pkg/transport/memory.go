@@ -30,6 +30,13 @@ func (q *QP) remote(rkey uint32, va, n uint64, need mrtable.Access) (mrtable.Seg
 	return q.cfg.Keys.RemoteOf(mrtable.RKey(rkey), q.cfg.PD, uint32(q.cfg.QPN), va, n, need)
 }
 
+// invalidateFor closes a key because the peer's SEND with Invalidate asks for it:
+// behind the message's data, before its completion (IBTA Vol 1 §9.4.1.1.3). A
+// duplicate of the packet does nothing.
+func (q *QP) invalidateFor(rkey uint32) error {
+	return q.cfg.Keys.InvalidateRemote(mrtable.RKey(rkey), q.cfg.PD, uint32(q.cfg.QPN))
+}
+
 // store writes data at off bytes into a segment; the end of a message with its
 // last bytes last, since programs poll on them.
 func store(seg *mrtable.Segment, off uint64, data []byte, end bool) error {

@@ -73,8 +73,7 @@ func (q *QP) Stats() *Stats { return &q.stats }
 
 // PostSend queues a copy of wr. Errors: ErrState; ErrFull, then nothing
 // changed and the caller may try again once something completed; those of
-// wq.Check, and ErrNotSupported, which tell of a request that no library lets
-// through. In ERR the request completes with WR_FLUSH_ERR.
+// wq.Check, which tell of a request that no library lets through. In ERR the request completes with WR_FLUSH_ERR.
 func (q *QP) PostSend(now time.Time, wr *wq.SendWR) error {
 	if !q.state.AllowsPostSend() {
 		return ErrState
@@ -82,9 +81,6 @@ func (q *QP) PostSend(now time.Time, wr *wq.SendWR) error {
 	c := &q.cfg.Cap
 	if err := wq.Check(uint8(q.cfg.Type), wr, wq.Limits{MaxSGE: c.MaxSendSGE, MaxInline: c.MaxInlineData}); err != nil {
 		return err
-	}
-	if wr.Opcode == wq.LocalInv || wr.Opcode == wq.BindMW {
-		return ErrNotSupported
 	}
 	if q.state.Flushes() {
 		q.completeSend(wr, cq.WRFlushErr)
@@ -94,12 +90,20 @@ func (q *QP) PostSend(now time.Time, wr *wq.SendWR) error {
 		return err
 	}
 	e := q.sq.At(q.sq.Len() - 1)
-	e.User[userLength] = wr.Length()
-	e.User[userPackets] = 1
-	if q.cfg.Type != qpstate.UD {
-		e.User[userPackets] = uint64(q.packets(wr.Length()))
-	}
+	q.measure(e)
 	return nil
+}
+
+// measure notes the length of an entry and how many PSNs it takes.
+func (q *QP) measure(e *wq.WQE) {
+	switch {
+	case isLocal(e.Opcode):
+	case q.cfg.Type == qpstate.UD:
+		e.User[userLength], e.User[userPackets] = e.Length(), 1
+	default:
+		e.User[userLength] = e.Length()
+		e.User[userPackets] = uint64(q.packets(e.Length()))
+	}
 }
 
 // PostRecv tells that Recv has something. It matters in ERR only, where posted

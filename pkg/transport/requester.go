@@ -13,6 +13,7 @@ import (
 const (
 	userLength  = iota // payload in bytes
 	userPackets        // PSNs that the request takes
+	userDone           // 1: a local operation that was carried out
 )
 
 // requester is the sending side: which PSNs are out, and which request is next.
@@ -99,6 +100,9 @@ func (q *QP) planNext(p *plan) bool {
 		return false
 	}
 	p.e = q.sq.At(r.cur)
+	if isLocal(p.e.Opcode) {
+		return false
+	}
 	p.off = uint32(r.nxt.Sub(r.curPSN))
 	p.resend = r.nxt.Before(r.max)
 	if p.off == 0 && !q.mayStart(p) {
@@ -142,6 +146,7 @@ func (q *QP) readLimit() int { return int(q.attr.MaxRDAtomic) }
 func (q *QP) pollRequest(now time.Time, buf []byte, tx *Transmit) (n int) {
 	var p plan
 	for {
+		q.passLocal()
 		ok := q.planNext(&p)
 		if !ok {
 			q.checkStartable()
@@ -219,7 +224,7 @@ func (q *QP) settleLocal() {
 	if r.localErr == 0 || r.cur != 0 {
 		return
 	}
-	q.event(Event{Kind: NoteLocalFault, PSN: r.nxt, Status: r.localErr})
+	q.event(Event{Kind: NoteLocalFault, PSN: r.nxt, Status: r.localErr, Op: q.sq.At(0).Opcode})
 	q.failHead(r.localErr)
 }
 

@@ -256,8 +256,7 @@ func (q *QP) executeSend(p *Packet) fault {
 		return faultScatter
 	}
 	r.total += uint32(len(p.Payload))
-	if p.Info.Headers.Has(bth.HasIETH) {
-		// No key of this adapter can be invalidated by a peer yet.
+	if p.Info.Headers.Has(bth.HasIETH) && q.invalidateFor(p.IETH().RKey()) != nil {
 		return faultInvalidate
 	}
 	if ends {
@@ -320,6 +319,10 @@ func (q *QP) completeRecv(p *Packet, op cq.Opcode, length uint32) {
 		d := p.ImmDt()
 		q.wc.Flags |= cq.WithImm
 		q.wc.ImmData = uint32(d[0])<<24 | uint32(d[1])<<16 | uint32(d[2])<<8 | uint32(d[3])
+	}
+	if p.Info.Headers.Has(bth.HasIETH) {
+		q.wc.Flags |= cq.WithInv
+		q.wc.InvalidatedRKey = p.IETH().RKey()
 	}
 	r.hasRecv = false
 	q.cfg.Counters.RDMARecvs++

@@ -39,6 +39,9 @@ func (q *QP) fits(p *plan) bool {
 // maySend says whether a request packet may leave now.
 func (q *QP) maySend() bool {
 	var p plan
+	if q.localReady() {
+		return true
+	}
 	return q.planNext(&p) && q.fits(&p) && q.peer.flows[p.dir].allows(q, &q.req.shares[p.dir], p.cost)
 }
 

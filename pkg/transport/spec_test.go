@@ -149,7 +149,6 @@ func TestPostErrors(t *testing.T) {
 		{"inline READ", wq.SendWR{Opcode: wq.RDMARead, Flags: wq.SendInline}, wq.ErrInline},
 		{"atomic of 4 bytes", wq.SendWR{Opcode: wq.AtomicFetchAndAdd, SGList: []wq.SGE{a.sge(0, 4)}}, wq.ErrAtomic},
 		{"unknown opcode", wq.SendWR{Opcode: 99}, wq.ErrOpcode},
-		{"local invalidate", wq.SendWR{Opcode: wq.LocalInv}, transport.ErrNotSupported},
 	} {
 		if err := a.qp.PostSend(start, &c.wr); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)

@@ -22,7 +22,7 @@ var ucMessageOpcodes = messageTable{
 // window: what bounds the sender is who pulls the packets.
 func (q *QP) pollUnacknowledged(buf []byte, tx *Transmit) int {
 	var p plan
-	if !q.planNext(&p) {
+	if q.passLocal(); !q.planNext(&p) {
 		return 0
 	}
 	n, err := q.buildMessage(&p, buf, tx)

@@ -3,6 +3,8 @@ package wq
 import (
 	"errors"
 	"fmt"
+
+	"github.com/softroce/softroce/pkg/mrtable"
 )
 
 // Errors that callers branch on. Check's come wrapped, with the values.
@@ -23,6 +25,8 @@ var (
 	ErrAtomic = errors.New("wq: atomic needs one 8-byte element")
 	// ErrAlign: an atomic's remote address is not a multiple of 8.
 	ErrAlign = errors.New("wq: atomic remote address is not 8-byte aligned")
+	// ErrPages: fast registration needs pages of one length, a power of two.
+	ErrPages = errors.New("wq: invalid page list")
 	// ErrLength: the message is longer than the limit.
 	ErrLength = errors.New("wq: message too long")
 )
@@ -57,7 +61,8 @@ type opcodeRule struct {
 	name   string
 	types  typeSet
 	inline bool
-	atomic bool // one 8-byte element, aligned remote address
+	bare   bool                // no elements
+	extra  func(*SendWR) error // instead of the check of the message's length
 }
 
 // opcodeRules is the one table of send operations, by [Opcode].
@@ -67,12 +72,12 @@ var opcodeRules = [...]opcodeRule{
 	Send:              {name: "SEND", types: types(typeRC, typeUC, typeUD, typeGSI), inline: true},
 	SendWithImm:       {name: "SEND_WITH_IMM", types: types(typeRC, typeUC, typeUD, typeGSI), inline: true},
 	RDMARead:          {name: "RDMA_READ", types: types(typeRC)},
-	AtomicCmpAndSwp:   {name: "ATOMIC_CMP_AND_SWP", types: types(typeRC), atomic: true},
-	AtomicFetchAndAdd: {name: "ATOMIC_FETCH_AND_ADD", types: types(typeRC), atomic: true},
-	LocalInv:          {name: "LOCAL_INV", types: types(typeRC, typeUC)},
-	BindMW:            {name: "BIND_MW", types: types(typeRC, typeUC)},
+	AtomicCmpAndSwp:   {name: "ATOMIC_CMP_AND_SWP", types: types(typeRC), extra: checkAtomic},
+	AtomicFetchAndAdd: {name: "ATOMIC_FETCH_AND_ADD", types: types(typeRC), extra: checkAtomic},
+	LocalInv:          {name: "LOCAL_INV", types: types(typeRC, typeUC), bare: true},
+	BindMW:            {name: "BIND_MW", types: types(typeRC, typeUC), bare: true},
 	SendWithInv:       {name: "SEND_WITH_INV", types: types(typeRC), inline: true},
-	RegMR:             {name: "REG_MR", types: types(typeRC)},
+	RegMR:             {name: "REG_MR", types: types(typeRC), extra: checkPages},
 }
 
 // String is the verbs name of the operation, without its prefix.
@@ -94,7 +99,7 @@ type Limits struct {
 // qpType (ibv_qp_type; qpstate.Type's value) and with these limits.
 //
 // Errors wrap [ErrOpcode], [ErrFlags], [ErrSGECount], [ErrInline],
-// [ErrAtomic], [ErrAlign] or [ErrLength].
+// [ErrAtomic], [ErrAlign], [ErrPages] or [ErrLength].
 func Check(qpType uint8, w *SendWR, lim Limits) error {
 	if int(w.Opcode) >= len(opcodeRules) || !opcodeRules[w.Opcode].types.has(qpType) {
 		return fmt.Errorf("%w: %v on type %d", ErrOpcode, w.Opcode, qpType)
@@ -103,14 +108,17 @@ func Check(qpType uint8, w *SendWR, lim Limits) error {
 	if u := w.Flags &^ sendFlagsKnown; u != 0 {
 		return fmt.Errorf("%w: unknown bits %#x", ErrFlags, uint32(u))
 	}
+	if r.bare && len(w.SGList) > 0 {
+		return fmt.Errorf("%w: %v takes none", ErrSGECount, w.Opcode)
+	}
 	if len(w.SGList) > int(lim.MaxSGE) {
 		return fmt.Errorf("%w: %d, limit %d", ErrSGECount, len(w.SGList), lim.MaxSGE)
 	}
 	if err := checkInline(r, w, lim); err != nil {
 		return err
 	}
-	if r.atomic {
-		return checkAtomic(w)
+	if r.extra != nil {
+		return r.extra(w)
 	}
 	return checkLength(w, lim)
 }
@@ -137,6 +145,20 @@ func checkAtomic(w *SendWR) error {
 	}
 	if w.RemoteAddr%8 != 0 {
 		return fmt.Errorf("%w: %#x", ErrAlign, w.RemoteAddr)
+	}
+	return nil
+}
+
+// checkPages looks at the shape of a list; whose memory it is shows when the
+// request is carried out.
+func checkPages(w *SendWR) error {
+	if len(w.SGList) == 0 {
+		return fmt.Errorf("%w: it is empty", ErrPages)
+	}
+	for i := range w.SGList {
+		if n := w.SGList[i].Length; !mrtable.IsPageSize(uint64(n)) || n != w.SGList[0].Length {
+			return fmt.Errorf("%w: page %d has %d bytes, the first %d", ErrPages, i, n, w.SGList[0].Length)
+		}
 	}
 	return nil
 }

@@ -36,6 +36,9 @@ func TestOpcodeByType(t *testing.T) {
 			if w.Opcode == AtomicCmpAndSwp || w.Opcode == AtomicFetchAndAdd {
 				w.SGList = []SGE{{Length: 8}}
 			}
+			if w.Opcode == RegMR {
+				w.SGList = []SGE{{Length: 4096}}
+			}
 			name, known := names[uint8(typ)]
 			want := false
 			for _, n := range strings.Fields(allowed[w.Opcode]) {
@@ -85,6 +88,19 @@ func TestCheck(t *testing.T) {
 		{"inline READ", SendWR{Opcode: RDMARead, Flags: SendInline}, lim, ErrInline},
 		{"inline atomic", SendWR{Opcode: AtomicFetchAndAdd, Flags: SendInline, Inline: make([]byte, 8)}, lim, ErrInline},
 		{"inline LOCAL_INV", SendWR{Opcode: LocalInv, Flags: SendInline}, lim, ErrInline},
+		{"inline BIND_MW", SendWR{Opcode: BindMW, Flags: SendInline}, lim, ErrInline},
+		{"inline REG_MR", SendWR{Opcode: RegMR, Flags: SendInline, Inline: make([]byte, 1)}, lim, ErrInline},
+		{"BIND_MW", SendWR{Opcode: BindMW, Flags: SendFence | SendSignaled}, Limits{}, nil},
+		{"BIND_MW with an element", SendWR{Opcode: BindMW, SGList: sges(0)}, lim, ErrSGECount},
+		{"LOCAL_INV", SendWR{Opcode: LocalInv, Flags: SendFence}, Limits{}, nil},
+		{"LOCAL_INV with an element", SendWR{Opcode: LocalInv, SGList: sges(8)}, lim, ErrSGECount},
+		{"REG_MR of pages at the limit", SendWR{Opcode: RegMR, SGList: sges(4096, 4096, 4096)}, lim, nil},
+		{"REG_MR of more pages", SendWR{Opcode: RegMR, SGList: sges(4096, 4096, 4096, 4096)}, lim, ErrSGECount},
+		{"REG_MR of more than a message", SendWR{Opcode: RegMR, SGList: sges(1<<31, 1<<31)}, lim, nil},
+		{"REG_MR of no pages", SendWR{Opcode: RegMR}, lim, ErrPages},
+		{"REG_MR of small pages", SendWR{Opcode: RegMR, SGList: sges(2048, 2048)}, lim, ErrPages},
+		{"REG_MR of 12288 bytes a page", SendWR{Opcode: RegMR, SGList: sges(12288)}, lim, ErrPages},
+		{"REG_MR of different pages", SendWR{Opcode: RegMR, SGList: sges(8192, 4096)}, lim, ErrPages},
 		{"inline data without the flag is not meant", SendWR{Opcode: Send, Inline: make([]byte, 99)}, lim, nil},
 		{"atomic", SendWR{Opcode: AtomicCmpAndSwp, RemoteAddr: 16, SGList: sges(8)}, lim, nil},
 		{"atomic of 4 bytes", SendWR{Opcode: AtomicCmpAndSwp, SGList: sges(4)}, lim, ErrAtomic},
