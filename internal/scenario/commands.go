@@ -17,7 +17,7 @@ import (
 var commands = map[string]func(*script, []string) error{
 	"in": (*script).in, "post": (*script).post, "recv": (*script).postRecv, "wait": (*script).wait,
 	"modify": (*script).modify, "mem": (*script).showMem, "set": (*script).setMem, "mem64": (*script).showCell,
-	"set64": (*script).setCell, "dereg": (*script).dereg, "poll": (*script).poll, "fatal": (*script).fatal,
+	"set64": (*script).setCell, "dereg": (*script).dereg, "window": (*script).allocWindow, "fast": (*script).allocFast, "poll": (*script).poll, "fatal": (*script).fatal,
 }
 
 // held parts the word "hold", behind which a command's effects stay in the queue
@@ -51,19 +51,11 @@ func (s *script) in(fields []string) error {
 	return s.flush()
 }
 
-// key is the key of a name.
-func (s *script) key(name string) (uint32, bool) {
-	if name == "good" {
-		return uint32(s.mr.RKey()), true
-	}
-	return 0, false
-}
-
 // operations are the words for what can be posted.
 var operations = map[string]wq.Opcode{
 	"send": wq.Send, "sendimm": wq.SendWithImm, "write": wq.RDMAWrite, "writeimm": wq.RDMAWriteWithImm,
 	"read": wq.RDMARead, "fadd": wq.AtomicFetchAndAdd, "cas": wq.AtomicCmpAndSwp, "sendinv": wq.SendWithInv,
-	"localinv": wq.LocalInv,
+	"localinv": wq.LocalInv, "bind": wq.BindMW, "regmr": wq.RegMR,
 }
 
 // post posts a send request.
@@ -104,6 +96,7 @@ func (s *script) post(fields []string) error {
 		wr.Flags |= wq.SendInline
 		wr.Inline, wr.SGList = s.mem[off:off+n], nil
 	}
+	s.bind(&wr, w)
 	if err := w.done(); err != nil {
 		return err
 	}
@@ -255,8 +248,6 @@ func (s *script) setCell(fields []string) error {
 	}
 	return err
 }
-
-func (s *script) dereg([]string) error { return s.keys.Mark(s.mr) }
 
 func (s *script) poll([]string) error { return s.flush() }
 

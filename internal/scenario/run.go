@@ -21,6 +21,7 @@ type script struct {
 	keys      *mrtable.Table
 	mem       mrtable.HeapMemory
 	mr        *mrtable.Region
+	keyed     map[string]*keyed // windows and fast regions
 	counters  transport.Counters
 	endpoints []*endpoint // in the order of their making
 	e         *endpoint   // that the present command is about
@@ -57,7 +58,7 @@ func (s *script) line(line string) error {
 	}
 	verb, fields := fields[0], fields[1:]
 	if verb == "connect" && name == "" {
-		s.keys, s.endpoints = nil, nil // all anew
+		s.keys, s.keyed, s.endpoints = nil, nil, nil // all anew
 	}
 	if s.keys == nil {
 		if err := s.begin(verb, fields); err != nil {

@@ -30,9 +30,9 @@ var localOps = [...]localOp{
 
 // localTexts say what went wrong with one.
 var localTexts = [...]string{
-	wq.BindMW:   "a memory window could not be bound: its key, or the key, the range or the rights of the region",
-	wq.LocalInv: "a key could not be invalidated: it is not that of a bound window of type 2 or of a registered fast region, or windows are bound to it",
-	wq.RegMR:    "a fast registration failed: its key, the shape of its pages, or the memory that they lie in",
+	wq.BindMW:   "a memory window could not be bound: look at its new key, and at the key, the range and the rights of the region",
+	wq.LocalInv: "a key could not be invalidated: only that of a bound window of type 2 can be, or of a fast region with memory and without bound windows",
+	wq.RegMR:    "a fast registration failed: look at its key, at the shape of its pages, and at the regions that they lie in",
 }
 
 // isLocal says whether an operation makes no packet.
