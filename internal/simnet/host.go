@@ -11,18 +11,22 @@ type reader struct {
 // serialize sends size bytes over the link of a host: when they have left, false
 // when too much waits for the link.
 func (n *Net) serialize(from, size int) (time.Time, bool) {
-	if n.cfg.Rate <= 0 {
+	rate := n.cfg.Rate
+	if r := n.host(from).Rate; r > 0 {
+		rate = r
+	}
+	if rate <= 0 {
 		return n.now, true
 	}
 	at := n.links[from]
 	if at.Before(n.now) {
 		at = n.now
 	}
-	waiting := int(at.Sub(n.now)) * n.cfg.Rate / int(time.Second)
+	waiting := int(float64(rate) * at.Sub(n.now).Seconds())
 	if n.cfg.LinkQueue > 0 && waiting+size > n.cfg.LinkQueue {
 		return at, false
 	}
-	at = at.Add(takes(size, n.cfg.Rate))
+	at = at.Add(takes(size, rate))
 	n.links[from] = at
 	return at, true
 }
@@ -60,6 +64,7 @@ func (n *Net) arrive(f flight) {
 	cost := n.cost(len(f.Data))
 	if n.cfg.Buffer > 0 && r.held+cost > n.cfg.Buffer {
 		n.stats.Overflowed++
+		n.fault(Overflowed, f.From, f.To, f.Data)
 		n.queued[f.To]--
 		n.free = append(n.free, f.Data)
 		return

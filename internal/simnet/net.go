@@ -35,9 +35,22 @@ type Config struct {
 	ReadEvery time.Duration
 	ReadPause time.Duration
 
+	// Hosts are what is special to each host; one that is not in it has nothing
+	// special.
+	Hosts []Host
+
+	// OnFault, when set, is told of everything that goes wrong, as it happens.
+	OnFault func(Fault)
+
 	// Choose, when set, decides in place of the dice; seq counts datagrams
 	// from 0.
 	Choose func(seq uint64, size int) Fate
+}
+
+// Host is what is special to a host.
+type Host struct {
+	Rate  int           // of its link in bytes a second, in place of Config.Rate; 0: that
+	Delay time.Duration // of every datagram that it sends, beyond Config.Delay
 }
 
 // Fate is what happens to one datagram.
@@ -59,6 +72,9 @@ type Datagram struct {
 // Stats count datagrams.
 type Stats struct {
 	Sent, Lost, Overflowed, Duplicated, Reordered, Corrupted, Delivered uint64
+
+	Blocked   uint64 // sent where a partition is
+	Discarded uint64 // lost with the host that held them
 }
 
 // Net is the network. Not safe for concurrent use.
@@ -77,12 +93,14 @@ type Net struct {
 	start time.Time
 	links map[int]time.Time // when a host's link is free again
 	reads map[int]*reader
+	cuts  map[[2]int]bool // pairs of hosts that do not hear each other
 }
 
 // flight is a datagram on its way.
 type flight struct {
 	Datagram
 	at      time.Time
+	leaves  time.Time // the sender's link
 	order   uint64
 	arrived bool // it lies in the receive buffer
 }
@@ -95,6 +113,7 @@ func New(cfg Config, start time.Time) *Net {
 	return &Net{
 		cfg: cfg, rand: NewRand(cfg.Seed), now: start, start: start,
 		queued: make(map[int]int), links: make(map[int]time.Time), reads: make(map[int]*reader),
+		cuts: make(map[[2]int]bool),
 	}
 }
 
@@ -128,14 +147,21 @@ func (n *Net) Send(from, to int, b []byte) {
 	n.stats.Sent++
 	f := n.fate(len(b))
 	n.seq++
-	if f.Drop {
+	switch {
+	case len(n.cuts) > 0 && n.cuts[pair(from, to)]:
+		n.stats.Blocked++
+		n.fault(Blocked, from, to, b)
+		return
+	case f.Drop:
 		n.stats.Lost++
+		n.fault(Lost, from, to, b)
 		return
 	}
 	for c := 0; c <= f.Copies; c++ {
 		hold := f.Hold
 		if c > 0 {
 			n.stats.Duplicated++
+			n.fault(Duplicated, from, to, b)
 			hold = n.upTo(n.cfg.ReorderDelay)
 		}
 		n.launch(from, to, b, hold, f.Corrupt, c > 0)
@@ -168,23 +194,28 @@ func (n *Net) upTo(d time.Duration) time.Duration {
 func (n *Net) launch(from, to int, b []byte, hold time.Duration, corrupt int, isCopy bool) {
 	if n.cfg.Queue > 0 && n.queued[to] >= n.cfg.Queue {
 		n.stats.Overflowed++
+		n.fault(Overflowed, from, to, b)
 		return
 	}
 	leaves, ok := n.serialize(from, len(b))
 	if !ok {
 		n.stats.Overflowed++
+		n.fault(Overflowed, from, to, b)
 		return
 	}
 	if hold > 0 {
 		n.stats.Reordered++
+		n.fault(Reordered, from, to, b)
 	}
 	f := flight{Datagram: Datagram{From: from, To: to, Copy: isCopy}, order: n.order}
 	n.order++
-	f.at = leaves.Add(n.cfg.Delay + n.upTo(n.cfg.Jitter) + hold)
+	f.leaves = leaves
+	f.at = leaves.Add(n.cfg.Delay + n.host(from).Delay + n.upTo(n.cfg.Jitter) + hold)
 	f.Data = append(n.buffer(), b...)
 	if corrupt > 0 && !isCopy && len(b) > 0 {
 		f.Damaged = true
 		n.stats.Corrupted++
+		n.fault(Corrupted, from, to, b)
 		bit := n.rand.IntN(8 * len(b))
 		for i := 0; i < corrupt; i++ {
 			at := (bit + i*(1+n.rand.IntN(29))) % (8 * len(b))
