@@ -32,7 +32,7 @@ GOFILES     = git ls-files -co --exclude-standard -- '*.go'
 BE_PKGS     = $(wildcard ./pkg/bth ./pkg/bth/bthlayer ./pkg/mrtable ./pkg/qpstate ./pkg/wq ./pkg/cq ./pkg/transport ./internal/uapi ./internal/cm ./internal/capture)
 LDFLAGS     =
 
-.PHONY: help build demo test race matrix shuffle check lint fmt fmt-check mod-check vet vet-bigendian vet-crc deps fuzz-smoke interop bench bench-rxe bench-go vuln gen gen-check man cover clean
+.PHONY: help build demo test race matrix shuffle check lint fmt fmt-check mod-check vet vet-bigendian vet-crc deps fuzz-smoke soak interop bench bench-rxe bench-go vuln gen gen-check man cover clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
@@ -131,6 +131,11 @@ deps: ## the rule who may import whom (deps_test.go)
 
 fuzz-smoke: ## run every fuzz target for FUZZTIME (default 5s)
 	@$(GO) run ./internal/tools/fuzzsmoke -time $(FUZZTIME) $(PKGS)
+
+# The same seeds make the same worlds. A failing one prints the command that makes it again.
+soak: ## random worlds of the protocol engine for SECONDS=600 (SEED=n SEEDS=n ADAPTERS=n REQUESTS=n TRACE=1)
+	@$(GO) run ./internal/tools/soak $(if $(SECONDS),-seconds $(SECONDS)) $(if $(SEED),-seed $(SEED)) $(if $(SEEDS),-seeds $(SEEDS)) \
+		$(if $(ADAPTERS),-adapters $(ADAPTERS)) $(if $(REQUESTS),-requests $(REQUESTS)) $(if $(TRACE),-trace)
 
 interop: ## the lab: kernel rdma_rxe in a QEMU guest against softroce (root; installs Debian packages)
 	@if [ ! -x conformance/interop/run.sh ]; then echo "interop: conformance/interop/run.sh is not there" >&2; exit 1; fi

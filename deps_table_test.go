@@ -209,6 +209,14 @@ var rules = []rule{
 		may: join(leaves, []string{"pkg/transport"}), testsMay: coreTests, pure: true, noStd: core,
 	},
 	{
+		path: "internal/soak", is: "random worlds of the engine and the oracle over them, for tests", never: "sockets, a clock",
+		may: join(leaves, []string{"pkg/transport", "internal/simnet", "internal/scenario"}), testsMay: coreTests, pure: true, noStd: core,
+	},
+	{
+		path: "internal/tools/soak", is: "the soak as a program that the Makefile runs", never: "a world's rule",
+		may: []string{"internal/soak"},
+	},
+	{
 		path: "internal/testaddr", is: "loopback addresses that no other test uses, for tests", never: "anything a test is about",
 		testsMay: edgeTests, unix: true,
 	},
