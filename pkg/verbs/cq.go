@@ -21,7 +21,7 @@ type CQ struct {
 	ch     *CompChannel
 	yield  shm.Yielder
 	polled atomic.Uint64 // completions polled in all; written under mu
-	shown  atomic.Pointer[cqView]
+	shown  atomic.Pointer[uapi.CQConsumer] // ring, for those who look without mu
 
 	mu     sync.Mutex
 	ring   *uapi.CQConsumer
@@ -35,17 +35,11 @@ type CQ struct {
 	compAcks, asyncAcks acks
 }
 
-// cqView is a completion ring for those who look without the queue's lock.
-type cqView struct {
-	ring *uapi.CQConsumer
-	base uint64 // completions polled before its first one
-}
-
 // use makes ring the queue's; the caller holds mu, or is the only one.
 func (c *CQ) use(ring *uapi.CQConsumer, cqe uint32) {
 	c.ring = ring
 	c.cqe.Store(cqe)
-	c.shown.Store(&cqView{ring: ring, base: c.polled.Load()})
+	c.shown.Store(ring)
 }
 
 // CreateCQ makes a completion queue of at least cqe entries (ibv_create_cq).
@@ -178,14 +172,14 @@ func (c *CQ) retire(wc *WC, at uint64) {
 }
 
 // produced is how many completions the adapter has put, in all, which the ring
-// knows modulo 2^32; polled is never 2^31 behind. It takes no lock, and looks
-// again when the ring was changed meanwhile.
+// knows modulo 2^32, also after a resize; polled is never 2^31 behind. It takes
+// no lock, and looks again when the ring was changed meanwhile.
 func (c *CQ) produced() uint64 {
 	for {
-		v := c.shown.Load()
+		ring := c.shown.Load()
 		polled := c.polled.Load()
-		n := polled + uint64(int32(v.ring.Produced()-uint32(polled-v.base)))
-		if c.shown.Load() == v {
+		n := polled + uint64(int32(ring.Produced()-uint32(polled)))
+		if c.shown.Load() == ring {
 			return n
 		}
 	}

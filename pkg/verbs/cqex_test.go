@@ -172,9 +172,12 @@ func TestResizeCQ(t *testing.T) {
 	var m uapi.ResizeCQRequest
 	f.answer(uapi.OpResizeCQ, func(body []byte, _ []int) (uapi.Body, []int, unix.Errno) {
 		check(t, m.Decode(body))
-		rep, fds, errno := f.newCQ(m.Handle, m.CQE)
-		f.complete(o.cq, success(o.qp, 1, cq.Send), success(o.qp, 2, cq.Send))
-		return rep, fds, errno
+		rep := &uapi.CreateCQReply{Handle: m.Handle, CQE: 32, Ring: uapi.RingRef{Slots: 32}}
+		mem, fd := f.ring(&rep.Ring, uapi.CQRingSize(32))
+		ring, err := f.cqs[m.Handle].MoveTo(mem, rep.Ring)
+		check(t, err)
+		f.cqs[m.Handle] = ring
+		return rep, []int{fd}, 0
 	})
 	check(t, o.cq.Resize(20))
 	if m.Handle != o.cq.handle || m.CQE != 20 || o.cq.Cap() != 32 {

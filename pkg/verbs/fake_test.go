@@ -220,12 +220,8 @@ func (f *fake) createCQ(body []byte, _ []int) (uapi.Body, []int, unix.Errno) {
 	if err := m.Decode(body); err != nil {
 		f.t.Error(err)
 	}
-	return f.newCQ(f.next(), m.CQE)
-}
-
-// newCQ makes a ring for a queue, or a further one.
-func (f *fake) newCQ(h, cqe uint32) (*uapi.CreateCQReply, []int, unix.Errno) {
-	ref := uapi.RingRef{Slots: uapi.SlotCount(cqe)}
+	h := f.next()
+	ref := uapi.RingRef{Slots: uapi.SlotCount(m.CQE)}
 	mem, fd := f.ring(&ref, uapi.CQRingSize(ref.Slots))
 	r, err := uapi.NewCQRing(mem, ref)
 	if err != nil {
