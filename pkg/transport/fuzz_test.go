@@ -29,21 +29,7 @@ func FuzzNetwork(f *testing.F) {
 			if seq >= uint64(len(fates)) || seq > 4000 {
 				return fate
 			}
-			b := fates[seq]
-			hold := time.Duration(b>>3) * 10 * time.Microsecond
-			switch b & 7 {
-			case 1:
-				fate.Drop = true
-			case 2:
-				fate.Copies = 1 + int(b>>6)
-			case 3:
-				fate.Hold = hold
-			case 4:
-				fate.Corrupt = 1 + int(b>>6)
-			case 5:
-				fate.Copies, fate.Hold = 1, hold
-			}
-			return fate
+			return fateOf(fates[seq])
 		}
 		w := newWorld(t, c)
 		if err := w.run(); err != nil && !bytes.Contains([]byte(err.Error()), []byte("_ERR")) {
@@ -52,12 +38,72 @@ func FuzzNetwork(f *testing.F) {
 	})
 }
 
+// FuzzLetters does the same to unreliable connections and datagrams: what comes
+// is whole.
+func FuzzLetters(f *testing.F) {
+	f.Add([]byte{}, uint16(0), false)
+	f.Add([]byte{1, 0, 2, 0, 3, 0, 4, 0x1F, 0x2F}, uint16(1), true)
+	f.Add(bytes.Repeat([]byte{0, 0, 0, 1}, 50), uint16(2), false)
+	f.Add(bytes.Repeat([]byte{0x12, 0, 0x24}, 60), uint16(3), true)
+	f.Fuzz(func(t *testing.T, fates []byte, seed uint16, datagrams bool) {
+		typ := qpstate.UC
+		if datagrams {
+			typ = qpstate.UD
+		}
+		p := newPostOffice(t, typ, uint64(seed), false, func(seq uint64, size int) (fate simnet.Fate) {
+			if seq < uint64(len(fates)) {
+				fate = fateOf(fates[seq])
+			}
+			return fate
+		})
+		if err := p.run(20); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// fateOf is what a byte has happen to a packet.
+func fateOf(b byte) (fate simnet.Fate) {
+	hold := time.Duration(b>>3) * 10 * time.Microsecond
+	switch b & 7 {
+	case 1:
+		fate.Drop = true
+	case 2:
+		fate.Copies = 1 + int(b>>6)
+	case 3:
+		fate.Hold = hold
+	case 4:
+		fate.Corrupt = 1 + int(b>>6)
+	case 5:
+		fate.Copies, fate.Hold = 1, hold
+	}
+	return fate
+}
+
 // FuzzPackets gives a queue pair that has work of its own a series of packets made
 // of arbitrary bytes. It must not panic, nor touch memory that no right covers.
 // The bytes are commands: a length, then that many bytes of a packet whose P_Key,
 // key and PSN are mostly brought into range, so that the depths are reached.
 func FuzzPackets(f *testing.F) {
-	names, err := filepath.Glob("../bth/testdata/captures/rc_*.pcap")
+	seedPackets(f, "rc_*")
+	f.Fuzz(func(t *testing.T, data []byte) { fuzzPackets(t, qpstate.RC, data) })
+}
+
+// FuzzUCPackets is the same for an unreliable connection.
+func FuzzUCPackets(f *testing.F) {
+	seedPackets(f, "uc_*")
+	f.Fuzz(func(t *testing.T, data []byte) { fuzzPackets(t, qpstate.UC, data) })
+}
+
+// FuzzUDPackets is the same for datagrams.
+func FuzzUDPackets(f *testing.F) {
+	seedPackets(f, "ud_*")
+	f.Fuzz(func(t *testing.T, data []byte) { fuzzPackets(t, qpstate.UD, data) })
+}
+
+// seedPackets adds the packets of captures.
+func seedPackets(f *testing.F, pattern string) {
+	names, err := filepath.Glob("../bth/testdata/captures/" + pattern + ".pcap")
 	if err != nil || len(names) == 0 {
 		f.Fatalf("no captures: %v", err)
 	}
@@ -80,12 +126,18 @@ func FuzzPackets(f *testing.F) {
 		}
 		f.Add(seed)
 	}
-	f.Fuzz(fuzzPackets)
 }
 
-func fuzzPackets(t *testing.T, data []byte) {
+// fuzzOps are what the queue pair has to do itself.
+var fuzzOps = map[qpstate.Type][]wq.Opcode{
+	qpstate.RC: {wq.Send, wq.RDMAWrite, wq.RDMARead, wq.AtomicFetchAndAdd},
+	qpstate.UC: {wq.Send, wq.RDMAWrite, wq.SendWithImm, wq.RDMAWriteWithImm},
+	qpstate.UD: {wq.Send, wq.SendWithImm},
+}
+
+func fuzzPackets(t *testing.T, typ qpstate.Type, data []byte) {
 	const size = 1 << 16
-	o := options{mtu: bth.MTU256, memSize: size, timeout: 8, retry: 3}.withDefaults()
+	o := options{typ: typ, mtu: bth.MTU256, memSize: size, timeout: 8, retry: 3}.withDefaults()
 	a, b := newEnd(t, 0x11, 1, o), newEnd(t, 0x22, 2, o)
 	a.to(qpstate.RTS, b, o)
 	// A second region that only this side may use.
@@ -101,7 +153,7 @@ func fuzzPackets(t *testing.T, data []byte) {
 		t.Fatal(err)
 	}
 	for i := 0; i < 6; i++ {
-		for _, op := range []wq.Opcode{wq.Send, wq.RDMAWrite, wq.RDMARead, wq.AtomicFetchAndAdd} {
+		for _, op := range fuzzOps[typ] {
 			n := 700
 			sge := wq.SGE{Addr: 0x900000, Length: uint32(n), LKey: r.LKey()}
 			if op == wq.RDMARead || op == wq.AtomicFetchAndAdd {
@@ -110,7 +162,7 @@ func fuzzPackets(t *testing.T, data []byte) {
 			if op == wq.AtomicFetchAndAdd {
 				sge.Length = 8
 			}
-			a.post(start, wq.SendWR{Opcode: op, Flags: wq.SendSignaled, SGList: []wq.SGE{sge}})
+			a.post(start, wq.SendWR{Opcode: op, Flags: wq.SendSignaled, AH: 1, SGList: []wq.SGE{sge}})
 		}
 		a.postRecv(start, uint64(i), a.sge(1024*i, 1024))
 	}
@@ -144,6 +196,10 @@ func fuzzPackets(t *testing.T, data []byte) {
 			a.qp.HandlePacket(now, &a.parsed)
 			runOfPacket(a, now, how)
 		}
+		if typ != qpstate.RC && how == 0xA5 {
+			_ = a.qp.Modify(now, &qpstate.Attr{State: qpstate.RTS}, qpstate.MaskState, nil)
+			_ = a.recv.Push(&wq.RecvWR{SGList: []wq.SGE{a.sge(0, 300)}})
+		}
 		if how&4 == 0 {
 			drain()
 		}
@@ -164,6 +220,7 @@ func fuzzPackets(t *testing.T, data []byte) {
 // runOfPacket hands on two Middle packets that follow the one just handled.
 func runOfPacket(e *end, now time.Time, how byte) {
 	op, ok := middleOf[e.parsed.Info.Op]
+	op |= bth.Opcode(e.parsed.Info.Class) << 5
 	if !ok || how&1 != 0 {
 		return
 	}
@@ -177,7 +234,8 @@ func steer(e *end, p []byte, how byte) {
 	if len(p) < bth.BTHLen+bth.ICRCLen || how&8 != 0 {
 		return
 	}
-	p[0] &= 0x1F
+	class := map[qpstate.Type]bth.Class{qpstate.RC: bth.ClassRC, qpstate.UC: bth.ClassUC, qpstate.UD: bth.ClassUD}[e.cfg.Type]
+	p[0] = p[0]&0x1F | byte(class)<<5
 	p[1] &= 0xF0
 	p[2], p[3] = 0xFF, 0xFF
 	var attr qpstate.Attr
@@ -195,6 +253,9 @@ func steer(e *end, p []byte, how byte) {
 		psn = attr.RQPSN
 	}
 	p[9], p[10], p[11] = byte(psn>>16), byte(psn>>8), byte(psn)
+	if e.cfg.Type == qpstate.UD && len(p) > bth.BTHLen+4 && how&64 == 0 {
+		copy(p[bth.BTHLen:], []byte{0x11, 0x11, 0x11, 0x11})
+	}
 	at := bth.BTHLen
 	if len(p) < at+16+bth.ICRCLen || !info.Headers.Has(bth.HasRETH) && !info.Headers.Has(bth.HasAtomicETH) {
 		return

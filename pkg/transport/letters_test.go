@@ -87,12 +87,16 @@ func (p *postOffice) fail(format string, args ...any) {
 	}
 }
 
-func newPostOffice(t testing.TB, typ qpstate.Type, seed uint64, strict bool) *postOffice {
+// newPostOffice makes the ends of a seed. choose decides each packet's fate; nil:
+// the seed does.
+func newPostOffice(t testing.TB, typ qpstate.Type, seed uint64, strict bool, choose func(uint64, int) simnet.Fate) *postOffice {
 	p := &postOffice{t: t, rand: simnet.NewRand(seed), letters: map[uint32]*letter{}, strict: strict, typ: typ}
 	mtu := bth.MTU256 + bth.MTU(p.rand.IntN(5))
 	p.mtu, p.runs = mtu.Bytes(), p.rand.IntN(2) == 0
-	cfg := simnet.Config{Seed: seed, Delay: netDelay}
-	if strict {
+	cfg := simnet.Config{Seed: seed, Delay: netDelay, Choose: choose}
+	switch {
+	case choose != nil:
+	case strict:
 		cfg.Choose = func(uint64, int) (f simnet.Fate) {
 			switch p.rand.IntN(40) {
 			case 0:
@@ -105,7 +109,7 @@ func newPostOffice(t testing.TB, typ qpstate.Type, seed uint64, strict bool) *po
 			}
 			return f
 		}
-	} else {
+	default:
 		cfg.Loss, cfg.Duplicate, cfg.Reorder, cfg.Corrupt, cfg.Jitter = .03, .03, .03, .03, time.Duration(p.rand.IntN(10000))
 	}
 	p.net = simnet.New(cfg, start)
@@ -348,7 +352,7 @@ func TestSimulatedLetters(t *testing.T) {
 		for _, strict := range []bool{true, false} {
 			sent, lost, delivered, runs, taken := 0, 0, 0, 0, 0
 			for seed := *simFrom; seed < *simFrom+uint64(seeds); seed++ {
-				p := newPostOffice(t, typ, seed, strict)
+				p := newPostOffice(t, typ, seed, strict, nil)
 				if err := p.run(100); err != nil {
 					t.Errorf("%v, strict %v, seed %d: %v (again: go test -run TestSimulatedLetters -seed %d -seeds 4)", typ, strict, seed, err, seed)
 				}
