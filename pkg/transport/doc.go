@@ -1,6 +1,6 @@
 // Package transport is the protocol of one queue pair, as a pure machine
-// (IBTA Vol 1 §9.7 reliable service, Annex A17): calls, packets and the time go
-// in; packets, memory accesses, completions, events and the next deadline come
+// (IBTA Vol 1 §9.7 reliable service, §9.8 unreliable services, Annex A17): calls,
+// packets and the time go in; packets, memory accesses, completions, events and the next deadline come
 // out. It owns PSNs, acknowledgements, retries, the replay of READs and atomics,
 // the window, and the order in which things complete.
 //
@@ -18,8 +18,8 @@
 // comes back; retransmit.go owns timers and retries, window.go how much is in
 // flight to a peer, peers.go whose turn it is there; responder.go checks and
 // executes requests; read.go and atomic.go have what is special to them; nak.go
-// answers; build.go makes bytes; runs.go sends and takes rows of Middle packets
-// at once, with the same effect as one by one; modify.go changes the state;
+// answers; uc.go has unreliable connections, ud.go datagrams; build.go makes
+// bytes; runs.go sends and takes rows of Middle packets at once, with the same effect as one by one; modify.go changes the state;
 // errors.go maps faults to NAK codes and completion statuses.
 //
 // A QP is used by one goroutine at a time.

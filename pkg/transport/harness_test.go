@@ -225,6 +225,7 @@ func (e *end) to(s qpstate.State, peer *end, o options) {
 	for i := range steps {
 		m := &steps[i].m
 		switch o.typ {
+		case qpstate.RC, qpstate.GSI:
 		case qpstate.UC:
 			*m &^= qpstate.MaskMaxDestRDAtomic | qpstate.MaskMinRNRTimer | qpstate.MaskTimeout |
 				qpstate.MaskRetryCnt | qpstate.MaskRNRRetry | qpstate.MaskMaxQPRDAtomic

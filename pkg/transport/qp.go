@@ -174,9 +174,9 @@ func (q *QP) nextRequest(now time.Time, buf []byte, tx *Transmit) int {
 		return q.pollUnacknowledged(buf, tx)
 	case qpstate.UD:
 		return q.pollDatagram(buf, tx)
-	default:
-		return q.pollRequest(now, buf, tx)
+	case qpstate.RC, qpstate.GSI:
 	}
+	return q.pollRequest(now, buf, tx)
 }
 
 // HandleTimeout does what is due at now; calling it early does no harm.
