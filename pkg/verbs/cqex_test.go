@@ -136,7 +136,7 @@ func TestExtendedPollingOfDeadDevice(t *testing.T) {
 	q, err := pd.CreateQP(&QPInitAttr{Type: RC, SendCQ: c, RecvCQ: c, Cap: smallCap})
 	check(t, err)
 	check(t, q.Modify(&QPAttr{State: StateRTS}, QPStateMask))
-	_, err = q.PostSend(SendWR{WRID: 1, Opcode: WRLocalInv}, SendWR{WRID: 2, Opcode: WRRegMR})
+	_, err = q.PostSend(SendWR{WRID: 1, Opcode: WRLocalInv}, SendWR{WRID: 2, Opcode: WRRegMR, SGList: []SGE{{Length: 4096}}})
 	check(t, err)
 	check(t, f.conn.Close())
 	<-d.Done()

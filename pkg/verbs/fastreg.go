@@ -39,16 +39,17 @@ func (m *MR) Pages(off, n, pageSize int) []SGE {
 	return pages
 }
 
-// RegWR is a request that gives a region of AllocFastMR its memory: length bytes
-// of the pages, all of one size and each within one region of the same domain,
-// named by iova, iova+1 … and by the region's next key (IB_WR_REG_MR). The pages
-// count as elements: max_send_sge bounds them. The caller sets WRID and Flags.
-// When the request is posted the region's keys are the new ones, for the requests
-// after it; they are good for others once it completed. It is legal while the
-// region has no memory: new, or invalidated.
-func (m *MR) RegWR(iova, length uint64, access Access, pages []SGE) SendWR {
-	return SendWR{
-		Opcode: WRRegMR, SGList: pages,
-		Bind: Bind{RKey: IncRKey(m.rkey), Addr: iova, Length: length, Access: access},
-	}
+// RegWR is a request that gives a region of AllocFastMR its memory: the pages,
+// one behind the other, named by iova, iova+1 … and by the region's next key
+// (IB_WR_REG_MR). Pages are of one size, a power of two of at least 4096 bytes,
+// and each lies within one region of the same domain; they count as elements:
+// max_send_sge bounds them. The caller sets WRID and Flags. When the request is
+// posted the region's keys are the new ones, for the requests after it; they are
+// good for others once it completed. It is legal while the region has no memory:
+// new, or invalidated. Else it fails with WCLocQPOpErr, or with WCLocProtErr when
+// it is a page that is not to be had.
+func (m *MR) RegWR(iova uint64, access Access, pages []SGE) SendWR {
+	wr := SendWR{Opcode: WRRegMR, SGList: pages, Bind: Bind{RKey: IncRKey(m.rkey), Addr: based(iova, access), Access: access}}
+	wr.Bind.Length = wr.Length()
+	return wr
 }

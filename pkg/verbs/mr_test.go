@@ -172,13 +172,13 @@ func TestFastRegistration(t *testing.T) {
 	if len(pages) != 2 || pages[0] != mr.SGE(4096, 4096) || pages[1] != mr.SGE(8192, 4096) {
 		t.Errorf("pages %+v", pages)
 	}
-	_, err = o.qp.PostSend(fast.RegWR(0xABC000, 6000, AccessRemoteRead, pages))
+	_, err = o.qp.PostSend(fast.RegWR(0xABC000, AccessRemoteRead, pages))
 	check(t, err)
 	got := f.sent(o.qp)
-	if len(got) != 1 || got[0].Opcode != WRRegMR || len(got[0].SGList) != 2 || got[0].Bind != (Bind{RKey: 0x9901, Addr: 0xABC000, Length: 6000, Access: AccessRemoteRead}) {
+	if len(got) != 1 || got[0].Opcode != WRRegMR || len(got[0].SGList) != 2 || got[0].Bind != (Bind{RKey: 0x9901, Addr: 0xABC000, Length: 8192, Access: AccessRemoteRead}) {
 		t.Errorf("posted %+v", got)
 	}
-	if fast.RKey() != 0x9901 || fast.LKey() != 0x9901 || fast.SGE(16, 1) != (SGE{Addr: 0xABC010, Length: 1, LKey: 0x9901}) || fast.Len() != 6000 {
+	if fast.RKey() != 0x9901 || fast.LKey() != 0x9901 || fast.SGE(16, 1) != (SGE{Addr: 0xABC010, Length: 1, LKey: 0x9901}) || fast.Len() != 8192 {
 		t.Errorf("region %+v", fast)
 	}
 	check(t, fast.Dereg())
