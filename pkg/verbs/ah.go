@@ -43,8 +43,9 @@ func (p *PD) CreateAHFromWC(port uint8, wc *WC, grh []byte) (*AH, error) {
 // destroyed, which PostSend refuses.
 func (h *AH) Handle() uint32 { return h.handle.Load() }
 
-// Destroy ends the handle (ibv_destroy_ah). Requests that use it must have
-// completed: one that is executed later fails with WCLocQPOpErr.
+// Destroy ends the handle (ibv_destroy_ah). Requests that were posted before go
+// where it said; one that is posted later with its number fails with
+// WCLocQPOpErr.
 func (h *AH) Destroy() error {
 	n := h.handle.Swap(0)
 	if n == 0 {

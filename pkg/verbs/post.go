@@ -53,7 +53,26 @@ func (q *QP) putSend(wr *SendWR) error {
 	case q.sent.full():
 		return &Error{Op: op, Errno: unix.ENOMEM, Text: "the send queue is full: poll its completions first"}
 	}
-	w := *wr
+	w := &q.wr
+	*w = *wr
+	err := q.check(w)
+	if err == nil {
+		err = q.sq.Put(w)
+	}
+	if err != nil {
+		q.wr = SendWR{}
+		return checkError(op, err)
+	}
+	q.sent.push(w.WRID, w.Opcode, q.sigAll || w.Flags&SendSignaled != 0)
+	if w.Opcode == wq.BindMW || w.Opcode == wq.RegMR {
+		q.binds = append(q.binds, w.Bind)
+	}
+	w.SGList, w.Inline = nil, nil // the caller's
+	return nil
+}
+
+// check takes inline data together and looks at a request as a whole.
+func (q *QP) check(w *SendWR) error {
 	if w.Flags&SendInline != 0 && w.Inline == nil {
 		data, err := q.gather(w.SGList)
 		if err != nil {
@@ -61,21 +80,10 @@ func (q *QP) putSend(wr *SendWR) error {
 		}
 		w.Inline, w.SGList = data, nil
 	}
-	lim := wq.Limits{MaxSGE: q.cap.MaxSendSGE, MaxInline: q.cap.MaxInlineData}
-	if err := wq.Check(uint8(q.typ), &w, lim); err != nil {
-		return checkError(op, err)
-	}
 	if q.typ == UD && w.AH == 0 {
-		return invalid(op, "the request has no address handle")
+		return invalid("post send", "the request has no address handle")
 	}
-	if err := q.sq.Put(&w); err != nil {
-		return checkError(op, err)
-	}
-	q.sent.push(w.WRID, w.Opcode, q.sigAll || w.Flags&SendSignaled != 0)
-	if w.Opcode == wq.BindMW || w.Opcode == wq.RegMR {
-		q.binds = append(q.binds, w.Bind)
-	}
-	return nil
+	return wq.Check(uint8(q.typ), w, wq.Limits{MaxSGE: q.cap.MaxSendSGE, MaxInline: q.cap.MaxInlineData})
 }
 
 // gather copies the memory that elements name, for inline data.
@@ -95,6 +103,9 @@ func (q *QP) gather(list []SGE) ([]byte, error) {
 }
 
 func checkError(op string, err error) error {
+	if e := (*Error)(nil); errors.As(err, &e) {
+		return err
+	}
 	errno := unix.EINVAL
 	if errors.Is(err, wq.ErrFull) || errors.Is(err, uapi.ErrRingFull) {
 		errno = unix.ENOMEM

@@ -53,6 +53,7 @@ type QP struct {
 	sent   outstanding
 	recvs  outstanding
 	inline []byte
+	wr     SendWR    // the request that is being posted
 	binds  []wq.Bind // of requests that are put and not published
 	batch  Batch
 
