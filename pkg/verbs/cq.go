@@ -20,7 +20,7 @@ type CQ struct {
 	cqe    atomic.Uint32
 	ch     *CompChannel
 	yield  shm.Yielder
-	polled atomic.Uint64 // completions polled in all; written under mu
+	polled atomic.Uint64                   // completions polled in all; written under mu
 	shown  atomic.Pointer[uapi.CQConsumer] // ring, for those who look without mu
 
 	mu     sync.Mutex
