@@ -159,11 +159,13 @@ func (h *host) stats(t testing.TB, n verbs.QPN) nic.QPSnapshot {
 
 // A shape says what a program makes; zero is the default in parentheses.
 type shape struct {
-	size    int    // bytes of its region (64 KiB)
-	foreign bool   // the region is Go memory
-	wr      uint32 // requests per queue (32)
-	cqe     int    // (128)
-	events  bool   // the CQ has a channel
+	size    int          // bytes of its region (64 KiB)
+	foreign bool         // the region is Go memory
+	wr      uint32       // requests per queue (32)
+	cqe     int          // (128)
+	typ     verbs.QPType // (RC)
+	srq     uint32       // requests that a shared receive queue takes; 0: there is none
+	events  bool         // the CQ has a channel
 	sigAll  bool
 	access  verbs.Access // of the region (all)
 }
@@ -177,7 +179,9 @@ type program struct {
 	ch   *verbs.CompChannel
 	cq   *verbs.CQ
 	mr   *verbs.MR
+	srq  *verbs.SRQ
 	qp   *verbs.QP
+	typ  verbs.QPType
 	gid  verbs.GID
 	psn  verbs.PSN
 }
@@ -223,6 +227,13 @@ func (h *host) openOn(t testing.TB, dev *verbs.Device, s shape) *program {
 		p.mr, err = p.pd.AllocMR(s.size, s.access)
 	}
 	must(t, err)
+	if s.srq > 0 {
+		p.srq, err = p.pd.CreateSRQ(verbs.SRQAttr{MaxWR: s.srq, MaxSGE: 2})
+		must(t, err)
+	}
+	if p.typ = s.typ; s.typ == 0 {
+		p.typ = verbs.RC
+	}
 	p.qp = p.newQP(s.wr, s.sigAll)
 	p.gid, err = dev.QueryGID(0)
 	must(t, err)
@@ -232,7 +243,7 @@ func (h *host) openOn(t testing.TB, dev *verbs.Device, s shape) *program {
 func (p *program) newQP(wr uint32, sigAll bool) *verbs.QP {
 	p.t.Helper()
 	qp, err := p.pd.CreateQP(&verbs.QPInitAttr{
-		Type: verbs.RC, SendCQ: p.cq, RecvCQ: p.cq, SQSigAll: sigAll,
+		Type: p.typ, SendCQ: p.cq, RecvCQ: p.cq, SRQ: p.srq, SQSigAll: sigAll,
 		Cap: verbs.QPCap{MaxSendWR: wr, MaxRecvWR: wr, MaxSendSGE: 8, MaxRecvSGE: 8, MaxInlineData: 128},
 	})
 	must(p.t, err)
@@ -247,7 +258,7 @@ func (p *program) peer() verbs.RCPeer {
 func (p *program) connectTo(peer verbs.RCPeer, conf verbs.RCConfig) {
 	p.t.Helper()
 	conf.PSN = p.psn
-	must(p.t, p.qp.ConnectRC(peer, conf))
+	must(p.t, p.qp.Connect(peer, conf))
 }
 
 // connect takes both ends to RTS.
@@ -332,7 +343,11 @@ func (p *program) recv(wrid uint64, off, n int) {
 	if n > 0 {
 		wr.SGList = []verbs.SGE{p.mr.SGE(off, n)}
 	}
-	if _, err := p.qp.PostRecv(wr); err != nil {
+	post := p.qp.PostRecv
+	if p.srq != nil {
+		post = p.srq.PostRecv
+	}
+	if _, err := post(wr); err != nil {
 		p.t.Fatal(err)
 	}
 }
