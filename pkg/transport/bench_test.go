@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/softroce/softroce/pkg/bth"
+	"github.com/softroce/softroce/pkg/qpstate"
 	"github.com/softroce/softroce/pkg/transport"
 	"github.com/softroce/softroce/pkg/wq"
 )
@@ -118,10 +119,13 @@ func BenchmarkEngine(b *testing.B) {
 		mtu         bth.MTU
 		size, burst int // bytes of a message, messages a queue pair and round
 		pairs       int
+		typ         qpstate.Type
 	}{
-		{"mtu4096", bth.MTU4096, 256 << 10, 1, 1},
-		{"mtu1024", bth.MTU1024, 256 << 10, 1, 1},
-		{"64B-16qps", bth.MTU1024, 64, 4, 16},
+		{"mtu4096", bth.MTU4096, 256 << 10, 1, 1, qpstate.RC},
+		{"mtu1024", bth.MTU1024, 256 << 10, 1, 1, qpstate.RC},
+		{"64B-16qps", bth.MTU1024, 64, 4, 16, qpstate.RC},
+		{"uc-mtu1024", bth.MTU1024, 256 << 10, 1, 1, qpstate.UC},
+		{"uc-64B-16qps", bth.MTU1024, 64, 4, 16, qpstate.UC},
 	} {
 		for _, omit := range []bool{false, true} {
 			name := c.name + "/icrc"
@@ -129,7 +133,7 @@ func BenchmarkEngine(b *testing.B) {
 				name = c.name + "/bare"
 			}
 			b.Run(name, func(b *testing.B) {
-				o := options{mtu: c.mtu, sendWR: 64, memSize: max(c.size, 1<<16)}
+				o := options{typ: c.typ, mtu: c.mtu, sendWR: 64, memSize: max(c.size, 1<<16)}
 				l := newBelt(b, c.pairs, o, omit)
 				ends := make([]int, c.pairs)
 				b.ReportAllocs()

@@ -259,3 +259,22 @@ func TestSQEMidway(t *testing.T) {
 	wantTexts(t, "completions", a.sendCQ.take(), "2 SUCCESS SEND len=300")
 	wantTexts(t, "receives", b.recvCQ.take(), "1 SUCCESS RECV len=300")
 }
+
+// TestAccessChangesInRTS: rights that are taken away or given hold for the next
+// packet (QPS-18).
+func TestAccessChangesInRTS(t *testing.T) {
+	a, b := connected(t, options{typ: qpstate.UC})
+	wr := wq.SendWR{Opcode: wq.RDMAWrite, RemoteAddr: memBase, RKey: b.mr.RKey(), SGList: []wq.SGE{a.sge(0, 4)}}
+	for _, c := range []struct {
+		access uint32
+		want   transport.Verdict
+	}{{0, transport.DropAccess}, {2, transport.Accepted}, {4, transport.DropAccess}} {
+		if err := b.qp.Modify(start, &qpstate.Attr{AccessFlags: c.access}, qpstate.MaskAccessFlags, nil); err != nil {
+			t.Fatal(err)
+		}
+		a.post(start, wr)
+		if v := b.handle(start, a.poll(start), a.gid); v != c.want {
+			t.Errorf("access flags %#x: %v, want %v", c.access, v, c.want)
+		}
+	}
+}

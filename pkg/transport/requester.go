@@ -262,7 +262,8 @@ func (q *QP) buildMessage(p *plan, buf []byte, tx *Transmit) (int, error) {
 	last := p.off+1 == packetsOf(e)
 	op := q.msgs[e.Opcode].at(p.off == 0, last)
 	info := op.Info()
-	ask := q.cfg.Type == qpstate.RC && (last || q.asksForAck(p))
+	acked := q.cfg.Type == qpstate.RC
+	ask := acked && (last || q.asksForAck(p))
 	solicited := info.CompletesRecv && e.Flags&wq.SendSolicited != 0
 	b := q.header(buf[:0], op, r.nxt, int(p.bytes), ask, solicited)
 	if info.Headers.Has(bth.HasRETH) {
@@ -281,9 +282,10 @@ func (q *QP) buildMessage(p *plan, buf []byte, tx *Transmit) (int, error) {
 		return 0, err
 	}
 	n, icrc := seal(buf, len(b)+int(p.bytes), int(p.bytes), reg)
-	if ask {
+	switch {
+	case ask:
 		r.sinceAck = 0
-	} else {
+	case acked:
 		r.sinceAck += p.cost
 	}
 	tx.ICRC, tx.Opcode, tx.PSN = icrc, op, r.nxt
