@@ -40,39 +40,54 @@ func (l *sentLast) before(psn bth.PSN, o *opcodesOf, resend bool) bool {
 // are sent for the first time or again. 0: what comes next is something
 // else, or not simple, and PollTransmit is to build it.
 func (q *QP) PollMiddles(now time.Time, buf []byte, most int) (n int, first bth.PSN) {
-	if q.peer == nil {
-		return 0, 0
+	r := q.nextRun(now, min(most, len(buf)/q.MiddleLen()))
+	if r.n > 0 {
+		q.buildMiddles(buf, &r)
 	}
-	most = min(most, len(buf)/q.MiddleLen())
-	switch {
-	case most <= 0 || q.rsp.acknowledges():
-		return 0, 0
-	case q.rsp.replays.waiting > 0:
-		n, first = q.pollResponseRun(buf, most)
-	default:
-		n, first = q.pollRequestRun(now, buf, most)
-	}
-	if n == 0 {
-		return 0, 0
-	}
-	c, sent := q.cfg.Counters, uint64(n)*uint64(q.MiddleLen())
-	c.SentPkts += uint64(n)
-	c.SentBytes += sent
-	q.stats.SentPkts += uint64(n)
-	q.stats.SentBytes += sent
-	q.last.psn, q.last.op = first.Add(uint32(n-1)), bth.Opcode(buf[0])
-	return n, first
+	return r.n, r.psn
 }
 
-// pollRequestRun builds Middle packets of the SEND or WRITE in progress.
-func (q *QP) pollRequestRun(now time.Time, buf []byte, most int) (int, bth.PSN) {
+// A run is Middle packets that are to be sent: n of them, from PSN psn on, whose
+// payloads are in src.
+type run struct {
+	op  bth.Opcode
+	psn bth.PSN
+	n   int
+	src []byte
+}
+
+// nextRun chooses the Middle packets that PollTransmit would give next, at most
+// so many, and counts them as sent.
+func (q *QP) nextRun(now time.Time, most int) (r run) {
+	switch {
+	case q.peer == nil || most <= 0 || q.rsp.acknowledges():
+		return r
+	case q.rsp.replays.waiting > 0:
+		r = q.nextResponseRun(most)
+	default:
+		r = q.nextRequestRun(now, most)
+	}
+	if r.n == 0 {
+		return r
+	}
+	c, sent := q.cfg.Counters, uint64(r.n)*uint64(q.MiddleLen())
+	c.SentPkts += uint64(r.n)
+	c.SentBytes += sent
+	q.stats.SentPkts += uint64(r.n)
+	q.stats.SentBytes += sent
+	q.last.psn, q.last.op = r.psn.Add(uint32(r.n-1)), r.op
+	return r
+}
+
+// nextRequestRun chooses Middle packets of the SEND or WRITE in progress.
+func (q *QP) nextRequestRun(now time.Time, most int) (next run) {
 	var p plan
 	if q.line.on != nil || !q.planNext(&p) || p.off == 0 || answered(p.e.Opcode) || p.e.Flags&wq.SendInline != 0 {
-		return 0, 0
+		return next
 	}
 	r, ops := &q.req, &messageOpcodes[p.e.Opcode]
 	if !q.last.before(r.nxt, ops, p.resend) {
-		return 0, 0
+		return next
 	}
 	most = min(most, int(packetsOf(p.e)-1-p.off))
 	if p.resend {
@@ -81,22 +96,21 @@ func (q *QP) pollRequestRun(now time.Time, buf []byte, most int) (int, bth.PSN) 
 	src := q.mapped(p.e.SGList, uint64(p.off)*uint64(q.mtu), most)
 	n := q.departRun(&p, len(src)/int(q.mtu))
 	if n == 0 {
-		return 0, 0
+		return next
 	}
-	psn := r.nxt
-	q.buildMiddles(buf, ops.middle, psn, src[:n*int(q.mtu)])
+	next = run{ops.middle, r.nxt, n, src[:n*int(q.mtu)]}
 	if p.resend {
 		q.cfg.Counters.Retransmits += uint64(n)
 		q.stats.Retransmits += uint64(n)
 	}
-	r.nxt = psn.Add(uint32(n))
+	r.nxt = next.psn.Add(uint32(n))
 	if r.nxt.After(r.max) {
 		r.max = r.nxt
 	}
 	if r.ackDeadline.IsZero() {
 		q.armAckTimer(now)
 	}
-	return n, psn
+	return next
 }
 
 // mapped is the memory of at most n packets from off bytes into a list of
@@ -146,48 +160,46 @@ func (q *QP) departRun(p *plan, n int) int {
 	return k
 }
 
-// pollResponseRun builds Middle packets of the READ response in progress. It
+// nextResponseRun chooses Middle packets of the READ response in progress. It
 // does so only when no request may leave, which would take its turn.
-func (q *QP) pollResponseRun(buf []byte, most int) (int, bth.PSN) {
+func (q *QP) nextResponseRun(most int) (next run) {
 	var p plan
 	r := &q.req
 	idle := r.cur >= q.sq.Len()
 	if !idle && (q.readLimit() == 0 || q.planNext(&p) && q.fits(&p)) {
-		return 0, 0
+		return next
 	}
 	s := q.rsp.replays.pending()
 	if s == nil || s.op != bth.OpReadRequest || s.next == s.from || !q.last.before(s.next, &readResponses, s.again) {
-		return 0, 0
+		return next
 	}
 	off := uint64(s.next.Sub(s.psn)) * uint64(q.mtu)
 	left := uint64(s.limit) - off
 	n := min(most, int(s.end.Sub(s.next))-1)
 	if n <= 0 {
-		return 0, 0
+		return next
 	}
 	seg, err := q.cfg.Keys.Remote(mrtable.RKey(s.rkey), q.cfg.PD, s.va+off, left, mrtable.AccessRemoteRead)
 	if err != nil {
-		return 0, 0
+		return next
 	}
 	src := seg.Bytes(0, uint64(n)*uint64(q.mtu))
 	if src == nil {
-		return 0, 0
+		return next
 	}
 	q.giveBack()
-	psn := s.next
-	q.buildMiddles(buf, readResponses.middle, psn, src)
-	s.next = psn.Add(uint32(n))
+	next = run{readResponses.middle, s.next, n, src}
+	s.next = s.next.Add(uint32(n))
 	if s.again {
 		q.cfg.Counters.Replays += uint64(n)
 	}
-	return n, psn
+	return next
 }
 
-// buildMiddles builds a Middle packet for each path MTU of src, from PSN psn on.
-// Memory is read once, as in gather.
-func (q *QP) buildMiddles(buf []byte, op bth.Opcode, psn bth.PSN, src []byte) {
-	mtu, size := int(q.mtu), q.MiddleLen()
-	hdr := q.header(buf[:0], op, psn, mtu, false, false)
+// buildMiddles builds the packets of a run. Memory is read once, as in gather.
+func (q *QP) buildMiddles(buf []byte, r *run) {
+	mtu, size, psn, src := int(q.mtu), q.MiddleLen(), r.psn, r.src
+	hdr := q.header(buf[:0], r.op, psn, mtu, false, false)
 	begin := binary.LittleEndian.Uint64(hdr)
 	if q.path.NoICRC {
 		for ; len(src) >= mtu; src, buf, psn = src[mtu:], buf[size:], psn.Add(1) {
@@ -224,20 +236,47 @@ func (q *QP) HandleMiddles(now time.Time, op bth.Opcode, psn bth.PSN, run []byte
 	if size != q.MiddleLen() || len(run) < size {
 		return 0
 	}
-	run = run[:len(run)/size*size]
+	return q.takeRun(now, op, psn, payloads{run[bth.BTHLen:], len(run) / size, size})
+}
+
+// payloads are those of a run of Middle packets: n of them, a path MTU each, that
+// begin stride bytes apart.
+type payloads struct {
+	b      []byte
+	n      int
+	stride int
+}
+
+// first is a run's payloads without those behind the n-th.
+func (l payloads) first(n uint64) payloads {
+	l.n = int(min(n, uint64(l.n)))
+	return l
+}
+
+// behind is a run's payloads without the first k.
+func (l payloads) behind(k int) payloads {
+	if l.n -= k; l.n > 0 {
+		l.b = l.b[k*l.stride:]
+	}
+	return l
+}
+
+// takeRun is HandleMiddles for packets that are as long as the path MTU makes
+// them.
+func (q *QP) takeRun(now time.Time, op bth.Opcode, psn bth.PSN, l payloads) (n int) {
 	switch {
 	case op == bth.RCReadResponseMiddle:
-		n = q.takeResponseRun(now, psn, run)
+		n = q.takeResponseRun(now, psn, l)
 	case !q.inMessage(psn):
 	case op == bth.RCSendMiddle && q.rsp.op == bth.OpSend:
-		n = q.takeSendRun(run)
+		n = q.takeSendRun(l)
 	case op == bth.RCWriteMiddle && q.rsp.op == bth.OpWrite:
-		n = q.takeWriteRun(run)
+		n = q.takeWriteRun(l)
 	}
 	if n == 0 {
 		return 0
 	}
-	c, got := q.cfg.Counters, uint64(n)*uint64(size)
+	c, got := q.cfg.Counters, uint64(n)*uint64(q.MiddleLen())
 	c.RcvdPkts += uint64(n)
 	c.RcvdBytes += got
 	q.stats.RcvdPkts += uint64(n)
@@ -263,28 +302,27 @@ func (q *QP) executedRun(n int) int {
 }
 
 // takeSendRun stores Middle packets of a SEND: as many as fit its receive.
-func (q *QP) takeSendRun(run []byte) int {
+func (q *QP) takeSendRun(l payloads) int {
 	r := &q.rsp
 	fit := (r.room - min(uint64(r.total), r.room)) / uint64(q.mtu)
-	n := q.scatterRun(r.recv.SGList, uint64(r.total), q.atMost(run, fit))
+	n := q.scatterRun(r.recv.SGList, uint64(r.total), l.first(fit))
 	r.total += uint32(n) * q.mtu
 	return q.executedRun(n)
 }
 
 // takeWriteRun stores Middle packets of a WRITE: as many as leave something to
 // the Last. Their range is looked up anew, as in executeWrite.
-func (q *QP) takeWriteRun(run []byte) int {
+func (q *QP) takeWriteRun(l payloads) int {
 	r, mtu := &q.rsp, uint64(q.mtu)
 	if q.checkEnabledOp(bth.OpWrite) != faultNone || r.left == 0 {
 		return 0
 	}
-	run = q.atMost(run, (r.left-1)/mtu)
-	most := uint64(len(run) / q.MiddleLen())
-	seg, err := q.cfg.Keys.Remote(mrtable.RKey(r.rkey), q.cfg.PD, r.va, most*mtu, mrtable.AccessRemoteWrite)
+	l = l.first((r.left - 1) / mtu)
+	seg, err := q.cfg.Keys.Remote(mrtable.RKey(r.rkey), q.cfg.PD, r.va, uint64(l.n)*mtu, mrtable.AccessRemoteWrite)
 	if err != nil {
 		return 0
 	}
-	n := q.storeRun(&seg, 0, run)
+	n := q.storeRun(&seg, 0, l)
 	r.va += uint64(n) * mtu
 	r.left -= uint64(n) * mtu
 	return q.executedRun(n)
@@ -292,7 +330,7 @@ func (q *QP) takeWriteRun(run []byte) int {
 
 // takeResponseRun stores Middle packets of the READ response due at una; see
 // takeReadResponse and advance. The window counts each by itself.
-func (q *QP) takeResponseRun(now time.Time, psn bth.PSN, run []byte) int {
+func (q *QP) takeResponseRun(now time.Time, psn bth.PSN, l payloads) int {
 	r, w := &q.req, &q.req.reads
 	if q.state != qpstate.RTS || psn != r.una || r.localErr != 0 || q.sq.Len() == 0 || w.len == 0 {
 		return 0
@@ -304,7 +342,7 @@ func (q *QP) takeResponseRun(now time.Time, psn bth.PSN, run []byte) int {
 	}
 	off := uint64(psn.Sub(r.headPSN)) * uint64(q.mtu)
 	fit := min(uint64(last.Sub(psn)), (e.User[userLength]-off)/uint64(q.mtu))
-	n := q.scatterRun(e.SGList, off, q.atMost(run, fit))
+	n := q.scatterRun(e.SGList, off, l.first(fit))
 	if n == 0 {
 		return 0
 	}
@@ -320,17 +358,11 @@ func (q *QP) takeResponseRun(now time.Time, psn bth.PSN, run []byte) int {
 	return n
 }
 
-// atMost is a run without the packets behind the n-th.
-func (q *QP) atMost(run []byte, n uint64) []byte {
-	size := q.MiddleLen()
-	return run[:min(n, uint64(len(run)/size))*uint64(size)]
-}
-
 // scatterRun is scatter for the payloads of a run, from offset off of a list of
 // buffers on. It returns how many were stored.
-func (q *QP) scatterRun(list []wq.SGE, off uint64, run []byte) (n int) {
-	mtu, size := uint64(q.mtu), q.MiddleLen()
-	for len(list) > 0 && len(run) > 0 {
+func (q *QP) scatterRun(list []wq.SGE, off uint64, l payloads) (n int) {
+	mtu := uint64(q.mtu)
+	for len(list) > 0 && l.n > 0 {
 		s := &list[0]
 		if off >= uint64(s.Length) {
 			off -= uint64(s.Length)
@@ -343,8 +375,8 @@ func (q *QP) scatterRun(list []wq.SGE, off uint64, run []byte) (n int) {
 			if err != nil {
 				return n
 			}
-			k = q.storeRun(&seg, off, q.atMost(run, fit))
-		} else if q.scatter(list, off, run[bth.BTHLen:size-bth.ICRCLen], false) == nil {
+			k = q.storeRun(&seg, off, l.first(fit))
+		} else if q.scatter(list, off, l.b[:mtu], false) == nil {
 			k = 1
 		}
 		if k == 0 {
@@ -352,21 +384,27 @@ func (q *QP) scatterRun(list []wq.SGE, off uint64, run []byte) (n int) {
 		}
 		n += k
 		off += uint64(k) * mtu
-		run = run[k*size:]
+		l = l.behind(k)
 	}
 	return n
 }
 
 // storeRun writes the payloads of a run at off bytes into a segment, and returns
-// how many were written.
-func (q *QP) storeRun(seg *mrtable.Segment, off uint64, run []byte) (n int) {
-	size := q.MiddleLen()
-	for ; len(run) >= size; run = run[size:] {
-		if store(seg, off, run[bth.BTHLen:size-bth.ICRCLen], false) != nil {
+// how many were written. Those that lie one right behind the other are one piece:
+// it is written or it is not.
+func (q *QP) storeRun(seg *mrtable.Segment, off uint64, l payloads) (n int) {
+	mtu := int(q.mtu)
+	if l.stride == mtu {
+		if store(seg, off, l.b[:l.n*mtu], false) != nil {
+			return 0
+		}
+		return l.n
+	}
+	for b := l.b; n < l.n; n++ {
+		if store(seg, off, b[n*l.stride:][:mtu], false) != nil {
 			break
 		}
-		off += uint64(q.mtu)
-		n++
+		off += uint64(mtu)
 	}
 	return n
 }

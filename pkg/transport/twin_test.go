@@ -24,6 +24,7 @@ type twin struct {
 	ahead  []simnet.Datagram // taken from the network, not handled
 	sent   int               // packets built as part of runs
 	taken  int               // packets handled as part of runs
+	lent   int               // of both, by reference
 	failed string
 }
 
@@ -98,7 +99,7 @@ func (t *twin) takeRun(n *simnet.Net, e *end, d *simnet.Datagram, v transport.Ve
 		}
 		run = append(run, b...)
 	}
-	took := e.qp.HandleMiddles(n.Now(), op, first, run, size)
+	took := t.giveRun(n.Now(), e, op, first, run, size, bare)
 	if took < 0 || took > k {
 		t.failed = fmt.Sprintf("took %d of %d packets", took, k)
 		return
@@ -110,6 +111,39 @@ func (t *twin) takeRun(n *simnet.Net, e *end, d *simnet.Datagram, v transport.Ve
 	t.quiet = false
 	t.ahead = t.ahead[took:]
 	t.taken += took
+}
+
+// giveRun hands a run to an end, as packets or as a loan.
+func (t *twin) giveRun(now time.Time, e *end, op bth.Opcode, first bth.PSN, run []byte, size int, bare bool) (took int) {
+	if !bare || len(run) == 0 || t.rand.IntN(2) == 0 {
+		return e.qp.HandleMiddles(now, op, first, run, size)
+	}
+	p, mtu := e.parsed, size-bth.BTHLen-bth.ICRCLen
+	if err := p.Parse(append(append([]byte(nil), run[:bth.BTHLen]...), 0, 0, 0, 0)); err != nil {
+		t.failed = err.Error()
+	}
+	var payload []byte
+	for b := run; len(b) > 0; b = b[size:] {
+		payload = append(payload, b[bth.BTHLen:][:mtu]...)
+	}
+	took = e.qp.HandleLent(now, &p, payload, mtu)
+	t.lent += took
+	return took
+}
+
+// lendRun builds a run of what an end lends.
+func (t *twin) lendRun(e *end, now time.Time, buf []byte, most int) (k int, first bth.PSN) {
+	var head [bth.BTHLen + bth.ICRCLen]byte
+	k, payload := e.qp.LendMiddles(now, head[:], most)
+	if k == 0 {
+		return 0, 0
+	}
+	mtu, at := len(payload)/k, 0
+	for i := range k {
+		at += transport.BuildLent(buf[at:], head[:], i, payload[i*mtu:][:mtu])
+	}
+	t.lent += k
+	return k, bth.BTH(head[:]).PSN()
 }
 
 // look says whether there is a datagram k places behind the one that is handled.
@@ -146,7 +180,12 @@ func (t *twin) pollRun(e *end, now time.Time, n, room int, send func([]byte)) in
 		buf[i] = 0xEE
 	}
 	most := min((room+size-1)/size, t.rand.IntN(40))
-	k, first := e.qp.PollMiddles(now, buf, most)
+	k, first := 0, bth.PSN(0)
+	if t.rand.IntN(2) == 0 {
+		k, first = t.lendRun(e, now, buf, min(most, len(buf)/size))
+	} else {
+		k, first = e.qp.PollMiddles(now, buf, most)
+	}
 	if k > 0 && (k > most || k*size > len(buf) || first != p.BTH().PSN().Add(1)) {
 		t.failed = fmt.Sprintf("behind %s: %d packets, the first has PSN %v; room for %d", packetText(e.buf[:n]), k, first, most)
 		return 0
