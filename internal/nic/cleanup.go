@@ -2,7 +2,8 @@ package nic
 
 // release ends everything a program holds, in the order that memory needs: keys
 // stop at once, then its queue pairs leave the workers, then every worker
-// passes a turn's boundary, and only then memory is unmapped and closed.
+// passes a turn's boundary and has taken all loans, and only then memory is
+// unmapped and closed.
 func (p *program) release() {
 	p.process.Revoke()
 	p.mu.Lock()
@@ -19,7 +20,7 @@ func (p *program) release() {
 		w := p.a.workers[i]
 		w.do(func() { w.removeProgram(l) })
 	}
-	p.a.quiesce()
+	p.a.endLoans()
 	p.mu.Unlock()
 	// No worker knows the program any more: no new fault can begin.
 	p.faults.Wait()

@@ -79,11 +79,7 @@ func (w *worker) accept(meta *udp4791.RecvMeta, buf []byte, from origin) {
 		w.stats.Handovers++
 		return
 	}
-	q := w.lastQP
-	if q == nil || q.qpn != qpn {
-		q = w.byQPN[qpn]
-		w.lastQP = q
-	}
+	q := w.find(qpn)
 	if q == nil || q.dead {
 		w.drop(meta, buf, DropNoQP)
 		return
@@ -99,9 +95,23 @@ func (w *worker) accept(meta *udp4791.RecvMeta, buf []byte, from origin) {
 		w.badICRC(meta, buf, &v)
 		return
 	}
+	w.setSource(meta)
+	w.deliver(q, meta, buf, &v)
+}
+
+// find is the queue pair of this worker with the number; nil: none.
+func (w *worker) find(qpn bth.QPN) *qp {
+	if q := w.lastQP; q != nil && q.qpn == qpn {
+		return q
+	}
+	w.lastQP = w.byQPN[qpn]
+	return w.lastQP
+}
+
+// setSource says of the parsed packet what the network said.
+func (w *worker) setSource(meta *udp4791.RecvMeta) {
 	w.pkt.Src, w.pkt.Dst = bth.GIDFromAddr(meta.Src.Addr()), bth.GIDFromAddr(meta.Dst)
 	w.pkt.TOS, w.pkt.TTL = meta.TOS, meta.TTL
-	w.deliver(q, meta, buf, &v)
 }
 
 // deliver gives a proven packet to the engine.
@@ -114,6 +124,11 @@ func (w *worker) deliver(q *qp, meta *udp4791.RecvMeta, buf []byte, v *icrcVerdi
 	} else if verdict == transport.Accepted {
 		w.taken = q
 	}
+	w.accepted(q)
+}
+
+// accepted has a queue pair go on that took something in.
+func (w *worker) accepted(q *qp) {
 	if q.sqWaits && q.engine.State() != qpstate.Err {
 		w.current = q
 		w.drainSQ(q)

@@ -13,13 +13,18 @@ import (
 	"github.com/softroce/softroce/pkg/verbs"
 )
 
-// goneMemory is a region whose pages are not there: every touch is a fault
-// of the processor, as with a hole that the memory charge does not fill.
+// goneMemory is a region whose pages are not there, but for the first ones: every
+// touch is a fault of the processor, as with a hole that the memory charge does
+// not fill.
 type goneMemory struct{ mem []byte }
 
-func newGoneMemory(t *testing.T, n int) *goneMemory {
+// newGoneMemory makes a region of n bytes, of which the first keep are there.
+func newGoneMemory(t *testing.T, n, keep int) *goneMemory {
 	t.Helper()
 	mem, err := unix.Mmap(-1, 0, n, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err == nil && keep > 0 {
+		err = unix.Mprotect(mem[:keep], unix.PROT_READ|unix.PROT_WRITE)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,16 +70,25 @@ func programOf(t *testing.T, a *Adapter, n verbs.QPN) (found *program) {
 // A fault on a program's memory ends that program's queue pairs,
 // all of them, tells it, and is counted; the next program is not disturbed.
 func TestMemoryFaultEndsItsProgramOnly(t *testing.T) {
-	for name, op := range map[string]verbs.WROpcode{
-		"written by the peer": verbs.WRRDMAWrite, "read by the peer": verbs.WRRDMARead, "added to by the peer": verbs.WRAtomicFetchAdd,
+	for _, c := range []struct {
+		name    string
+		op      verbs.WROpcode
+		n, keep int // bytes of the request, and of the memory that is there
+	}{
+		{"written by the peer", verbs.WRRDMAWrite, 64, 0},
+		{"read by the peer", verbs.WRRDMARead, 64, 0},
+		{"added to by the peer", verbs.WRAtomicFetchAdd, 8, 0},
+		// Behind the first packet payloads are lent.
+		{"written by the peer, further on", verbs.WRRDMAWrite, 1 << 14, 4096},
+		{"read by the peer, further on", verbs.WRRDMARead, 1 << 14, 4096},
 	} {
 		for _, workers := range []int{1, 2} { // one serves the peer as well; each serves one
-			t.Run(fmt.Sprint(name, ", workers ", workers), func(t *testing.T) { memoryFault(t, op, workers) })
+			t.Run(fmt.Sprint(c.name, ", workers ", workers), func(t *testing.T) { memoryFault(t, c.op, c.n, c.keep, workers) })
 		}
 	}
 }
 
-func memoryFault(t *testing.T, op verbs.WROpcode, workers int) {
+func memoryFault(t *testing.T, op verbs.WROpcode, n, keep, workers int) {
 	a := startAdapter(t, func(c *Config) { c.Workers = workers })
 	ctx := within(t)
 	good, peer := newEndpoint(t, openDevice(t, a), 1<<14), newEndpoint(t, openDevice(t, a), 1<<14)
@@ -92,12 +106,8 @@ func memoryFault(t *testing.T, op verbs.WROpcode, workers int) {
 	if err := other.ToInit(verbs.AccessRemoteWrite); err != nil {
 		t.Fatal(err)
 	}
-	n := 64
-	if op == verbs.WRAtomicFetchAdd {
-		n = 8
-	}
 	prog := programOf(t, a, bad.qp.Num())
-	region, err := a.keys.Register(pdNumber(t, prog), newGoneMemory(t, 1<<14), 0x7000, 1<<14, allAccess, 1)
+	region, err := a.keys.Register(pdNumber(t, prog), newGoneMemory(t, 1<<14, keep), 0x7000, 1<<14, allAccess, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,6 +155,12 @@ func memoryFault(t *testing.T, op verbs.WROpcode, workers int) {
 	if wc, err := completion(ctx, second.cq); err != nil || wc.Status == cq.Success {
 		t.Errorf("the peer's request: %v, %v", wc.Status, err)
 	}
+	w := a.workerOf(second.qp.Num())
+	w.do(func() {
+		if w.byQPN[second.qp.Num()].dead {
+			t.Error("the peer was stopped for a fault that is not its own")
+		}
+	})
 	// The program may go on with new QPs.
 	again, fresh := newEndpoint(t, dev, 1<<14), newEndpoint(t, openDevice(t, a), 1<<14)
 	connectPair(t, again, fresh)

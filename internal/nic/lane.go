@@ -10,6 +10,14 @@ import (
 // tuning, a power of two.
 const laneSlots = 64
 
+// laneLent is how many bytes of lent memory wait between two workers, and
+// turnLent how many a turn takes of them, each one loan more at most; our own
+// tuning.
+const (
+	laneLent = 1 << 20
+	turnLent = 256 << 10
+)
+
 // A lane is the bounded ring by which one worker hands packets to another:
 // those between two queue pairs of this adapter, and those that the kernel
 // steered to the wrong worker. One goroutine puts, one takes, without a lock.
@@ -18,15 +26,18 @@ type lane struct {
 	next  uint32 // the putter's own: what it will publish
 	_     [64]byte
 	head  atomic.Uint32 // published by the putter
+	lent  uint64        // bytes in all loans that were put, the putter's own
 	_     [64]byte
 	tail  atomic.Uint32 // taken so far
+	back  atomic.Uint64 // of lent, what was taken
 }
 
-// handed is a packet in a lane.
+// handed is a packet in a lane, or a run of them whose payloads are lent.
 type handed struct {
 	meta udp4791.RecvMeta
 	n    int
 	from origin
+	loan loan // none: buf has the packet
 	buf  [udp4791.BufferSize]byte
 }
 
@@ -52,14 +63,17 @@ func (w *worker) laneTo(to *worker) *lane {
 
 // room is the slot for the next packet; nil when the lane is full.
 func (l *lane) room() *handed {
-	if l.next-l.tail.Load() == laneSlots {
+	if l.next-l.tail.Load() == laneSlots || l.lent-l.back.Load() >= laneLent {
 		return nil
 	}
 	return &l.slots[l.next%laneSlots]
 }
 
 // put takes the packet in the slot that room gave; publish shows it.
-func (l *lane) put() { l.next++ }
+func (l *lane) put() {
+	l.lent += uint64(l.slots[l.next%laneSlots].loan.bytes)
+	l.next++
+}
 
 // publish shows the other side what was put, and reports whether that is
 // anything new.
@@ -86,19 +100,48 @@ func (w *worker) handOver(to *worker, meta *udp4791.RecvMeta, buf []byte) bool {
 	return true
 }
 
+// takeHanded serves what a slot has.
+func (w *worker) takeHanded(h *handed) {
+	if h.loan.from != nil {
+		w.takeLoan(h)
+		return
+	}
+	w.accept(&h.meta, h.buf[:h.n:h.n], h.from)
+}
+
+// showLanes publishes what this worker put into lanes before a fault took it
+// away from there.
+func (w *worker) showLanes() {
+	for _, to := range w.a.workers {
+		if l := to.lanes[w.index].Load(); l != nil && l.publish() {
+			to.signal()
+		}
+	}
+}
+
 // takeLanes serves the packets that other workers handed over, of each as many
-// as are there now.
-func (w *worker) takeLanes() int {
+// as are there now; with some bytes of lent memory it leaves the rest.
+func (w *worker) takeLanes(some int) int {
 	n := 0
 	for i := range w.lanes {
 		l := w.lanes[i].Load()
 		if l == nil {
 			continue
 		}
+		left := some
 		for tail, head := l.tail.Load(), l.head.Load(); tail != head; n++ {
+			if left <= 0 {
+				w.pending.Store(1)
+				break
+			}
 			h := &l.slots[tail%laneSlots]
+			lent := h.loan.bytes
 			w.learner.solved = false // of another buffer
-			w.accept(&h.meta, h.buf[:h.n:h.n], h.from)
+			w.takeHanded(h)
+			if lent > 0 {
+				left -= lent
+				l.back.Add(uint64(lent))
+			}
 			tail++
 			l.tail.Store(tail)
 		}

@@ -2,6 +2,7 @@ package nic
 
 import (
 	"bytes"
+	"math"
 	"net/netip"
 	"runtime"
 	"sync/atomic"
@@ -64,7 +65,7 @@ func wantInOrder(t *testing.T, tape *bytes.Buffer, n int) {
 // they were put; what is not published is not there.
 func TestLaneIsBoundedAndInOrder(t *testing.T) {
 	from, to, tape, flush := twoWorkers(t)
-	if to.lanesWait() || to.takeLanes() != 0 {
+	if to.lanesWait() || to.takeLanes(math.MaxInt) != 0 {
 		t.Error("packets wait before there is a lane")
 	}
 	l := from.laneTo(to)
@@ -89,7 +90,7 @@ func TestLaneIsBoundedAndInOrder(t *testing.T) {
 		if !l.publish() || l.publish() {
 			t.Error("publish is to say that there is something new, once")
 		}
-		if !to.lanesWait() || to.takeLanes() != laneSlots || to.lanesWait() {
+		if !to.lanesWait() || to.takeLanes(math.MaxInt) != laneSlots || to.lanesWait() {
 			t.Error("what was published is to be taken, all of it")
 		}
 	}
@@ -118,7 +119,7 @@ func TestHandOver(t *testing.T) {
 	}
 	flush()
 	tape.Reset() // what was dropped is there, too
-	if n := to.takeLanes(); n != laneSlots {
+	if n := to.takeLanes(math.MaxInt); n != laneSlots {
 		t.Errorf("%d packets taken, want %d", n, laneSlots)
 	}
 	// One that is for a third one, or comes back, is not passed on for ever.
@@ -149,7 +150,7 @@ func TestLaneBetweenGoroutines(t *testing.T) {
 	}()
 	ctx := within(t)
 	for got := 0; got < n; {
-		k := to.takeLanes()
+		k := to.takeLanes(math.MaxInt)
 		if got += k; k == 0 {
 			runtime.Gosched()
 		}

@@ -9,7 +9,8 @@ import (
 // Two queue pairs of one adapter meet in memory: the same packets by the same
 // engines, captured and counted as on the wire, without a socket. Each is
 // built, handled and forgotten while it is in the nearest cache; between two
-// workers it goes by a lane. Its ICRC is left out unless somebody captures.
+// workers it goes by a lane. Its ICRC is left out unless somebody captures, and
+// then the payloads of Middle packets are lent, not copied (loan.go).
 
 // isLocal says whether an address is the adapter's own.
 func (a *Adapter) isLocal(addr netip.Addr) bool {
@@ -38,12 +39,11 @@ func (w *worker) pullLocal(q *qp, budget int) (sent int, more bool) {
 			more = false
 			break
 		}
-		n, ok := w.next(q, h.buf[:])
+		n, ok := w.give(q, h, budget-sent)
 		if !ok {
 			more = false
 			break
 		}
-		h.n, h.from, h.meta = n, fromLocal, q.meta
 		l.put()
 		sent += n
 	}
@@ -55,22 +55,34 @@ func (w *worker) pullLocal(q *qp, budget int) (sent int, more bool) {
 
 // pullHere is pullLocal for two queue pairs of this worker.
 func (w *worker) pullHere(q *qp, budget int) (sent int, more bool) {
-	buf := w.localBuf[:]
+	h := &w.here
+	h.loan = loan{} // of a run that ended in a fault
 	defer func() {
 		if w.current != q { // the peer's memory faulted: q itself goes on
 			w.active.push(q)
 		}
 	}()
 	for sent < budget {
-		n, ok := w.next(q, buf)
+		n, ok := w.give(q, h, budget-sent)
 		if !ok {
 			return sent, false
 		}
 		sent += n
-		w.accept(&q.meta, buf[:n:n], fromLocal)
+		w.takeHanded(h)
 		w.current = q
 	}
 	return sent, true
+}
+
+// give puts the next packet of a queue pair into a slot, or a run of them, of
+// budget bytes and no more than a packet over; n is their length.
+func (w *worker) give(q *qp, h *handed, budget int) (n int, ok bool) {
+	h.from, h.meta = fromLocal, q.meta
+	if n = w.lend(q, h, budget); n > 0 {
+		return n, true
+	}
+	h.n, ok = w.next(q, h.buf[:])
+	return h.n, ok
 }
 
 // next builds the next packet for a queue pair of this adapter in buf, counts

@@ -2,10 +2,12 @@ package nic
 
 import (
 	"bytes"
+	"io"
 	"runtime"
 	"sync"
 	"testing"
 
+	"github.com/softroce/softroce/internal/capture"
 	"github.com/softroce/softroce/pkg/cq"
 	"github.com/softroce/softroce/pkg/verbs"
 )
@@ -17,10 +19,20 @@ func TestFullLaneMakesTheSenderWait(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		op   verbs.WROpcode
-	}{{"WRITE", verbs.WRRDMAWrite}, {"READ", verbs.WRRDMARead}} {
+		tap  bool
+	}{{"WRITE", verbs.WRRDMAWrite, false}, {"WRITE, captured", verbs.WRRDMAWrite, true}, {"READ", verbs.WRRDMARead, false}} {
 		t.Run(c.name, func(t *testing.T) {
-			a := startAdapter(t, func(c *Config) { c.Workers, c.Window = 2, 4<<20 }) // a window wider than a lane
-			const n = 1 << 20
+			a := startAdapter(t, func(cfg *Config) {
+				cfg.Workers, cfg.Window = 2, 4<<20 // a window wider than a lane
+				if !c.tap {
+					return
+				}
+				var err error
+				if cfg.Capture, err = capture.NewWriter(io.Discard, "lanes", capture.WriterOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			})
+			const n = 2 * laneLent
 			x, y := newEndpoint(t, openDevice(t, a), n), newEndpoint(t, openDevice(t, a), n)
 			wx, wy := a.workerOf(x.qp.Num()), a.workerOf(y.qp.Num())
 			if wx == wy {
@@ -54,9 +66,16 @@ func TestFullLaneMakesTheSenderWait(t *testing.T) {
 				for stuck := false; !stuck; {
 					from.do(func() {
 						l := to.lanes[from.index].Load()
-						stuck = l != nil && l.head.Load()-l.tail.Load() == laneSlots && len(from.waiting) > 0
-						if l != nil && l.next-l.tail.Load() > laneSlots {
-							t.Error("the lane holds more than it has room for")
+						if l == nil {
+							return
+						}
+						slots, lent := l.head.Load()-l.tail.Load(), l.lent-l.back.Load()
+						stuck = len(from.waiting) > 0
+						if slots > laneSlots || lent > laneLent+turnBytes {
+							t.Errorf("the lane holds %d slots and %d bytes", slots, lent)
+						}
+						if c.tap && lent > 0 || stuck && slots < laneSlots && lent < laneLent {
+							t.Errorf("waits with %d slots and %d bytes in the lane", slots, lent)
 						}
 					})
 					if ctx.Err() != nil {

@@ -132,7 +132,7 @@ func (p *program) foreignMemory(m *uapi.RegMRRequest) (mrtable.Memory, error) {
 }
 
 // deregMR ends a region: look-ups fail from now on, every worker passes a
-// turn's boundary, then its memory goes.
+// turn's boundary and has taken all loans of it, then its memory goes.
 func (p *program) deregMR(m *uapi.HandleRequest) (reply, error) {
 	o, ok := p.mrs.lookup(m.Handle)
 	if !ok {
@@ -141,7 +141,7 @@ func (p *program) deregMR(m *uapi.HandleRequest) (reply, error) {
 	if err := p.a.keys.Mark(o.region); err != nil {
 		return reply{}, refuse(syscall.EINVAL, "%v", err)
 	}
-	p.a.quiesce()
+	p.a.endLoans()
 	p.mrs.remove(m.Handle)
 	p.a.keys.Free(o.region)
 	p.unmap(o.mapping)

@@ -49,15 +49,12 @@ func TestRunawayPostingDoesNotHoldTheWorker(t *testing.T) {
 					s.runAhead(qp, ring.ref(qp))
 				}
 			})
-			for n := range byte(20) {
+			for n := byte(0); n < 20 || a.Snapshot().Workers[0].Stats.CQLost == 0; n++ {
 				if err := transfer(ctx, x, y, n); err != nil {
 					t.Fatalf("round %d: %v", n, err)
 				}
 			}
 			wantStagedBounded(t, a)
-			if a.Snapshot().Workers[0].Stats.CQLost == 0 {
-				t.Error("nothing was flushed: the test is no good")
-			}
 		})
 	}
 }

@@ -97,17 +97,25 @@ func (w *worker) guardedTurn() (work int) {
 }
 
 // fault handles a recovered panic: a memory fault with an address while a
-// queue pair was served is the program's doing; anything else is ours.
+// queue pair was served is the program's doing; anything else is ours. In memory
+// that was lent it is the doing of the lender's, whose queue pair is whole and is
+// ended in good order.
 func (w *worker) fault(r any) {
 	err, ok := r.(runtime.Error)
 	addr, hasAddr := r.(interface{ Addr() uintptr })
 	q := w.current
-	if !ok || !hasAddr || q == nil {
+	if !ok || !hasAddr || q == nil && w.loan == nil {
 		panic(r)
 	}
-	w.current = nil
+	if lender := w.lenderOf(uint64(addr.Addr())); lender != nil {
+		q = lender
+	} else {
+		q.dead = true
+	}
+	w.current, w.loan = nil, nil
 	w.stats.Faults++
-	q.dead = true
+	w.showLanes()
+	w.pending.Store(1) // commands and lanes were left where they were
 	if n, ok := w.faultLog.allow(w.now); ok {
 		w.a.log.Warn("memory fault: the program's mapping is gone, its queue pairs are ended",
 			keyWorker, w.index, keyQPN, uint32(q.qpn), keyAddr, uint64(addr.Addr()), keyErr, err.Error(), keySuppressed, n)

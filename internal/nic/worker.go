@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"math"
 	"net/netip"
 	"runtime/debug"
 	"sync"
@@ -78,7 +79,9 @@ type worker struct {
 	waiting  []*qp     // that found a lane full
 	held     []*qp     // with an acknowledgement that waits for a turn
 	got      uint64    // packets received in this turn
-	localBuf [transport.TransmitSpace]byte
+	here     handed    // between two queue pairs of this worker
+	loan     *handed   // that is being taken
+	lentBuf  [transport.TransmitSpace]byte
 
 	later     []*qp      // whose rings a turn did not come to the end of
 	slots     int        // that this turn may still take
@@ -94,6 +97,7 @@ type worker struct {
 	asleep *atomic.Uint32
 
 	pending atomic.Uint32 // commands or handed-over packets wait
+	running []func()      // commands that are being run; the worker's own
 	mu      sync.Mutex
 	cmds    []func()
 	closed  bool
@@ -197,22 +201,26 @@ func (w *worker) do(f func()) bool {
 // made before the call is still in use by it.
 func (w *worker) quiesce() { w.do(func() {}) }
 
-// commands runs what others queued. It returns how many ran.
+// commands runs what others queued, each when all is served that was in the
+// worker's lanes as the command came. It returns how many ran.
 func (w *worker) commands() int {
 	if w.pending.Load() == 0 {
 		return 0
 	}
 	w.pending.Store(0)
-	n := 0
-	for {
-		w.mu.Lock()
-		cmds := w.cmds
-		w.cmds = nil
-		w.mu.Unlock()
-		if len(cmds) == 0 {
-			return n + w.takeLanes()
+	for n := 0; ; {
+		if len(w.running) == 0 { // a fault may have left some
+			w.mu.Lock()
+			w.running, w.cmds = w.cmds, nil
+			w.mu.Unlock()
 		}
-		for _, f := range cmds {
+		if len(w.running) == 0 {
+			return n + w.takeLanes(turnLent)
+		}
+		n += w.takeLanes(math.MaxInt)
+		for len(w.running) > 0 {
+			f := w.running[0]
+			w.running = w.running[1:]
 			f()
 			n++
 		}
@@ -247,8 +255,8 @@ func (w *worker) run() {
 	}
 	w.mu.Lock()
 	w.closed = true
-	left := w.cmds
-	w.cmds = nil
+	left := append(w.running, w.cmds...)
+	w.running, w.cmds = nil, nil
 	w.mu.Unlock()
 	for _, f := range left {
 		f()
