@@ -97,6 +97,7 @@ func (s *script) post(fields []string) error {
 		wr.Inline, wr.SGList = s.mem[off:off+n], nil
 	}
 	s.bind(&wr, w)
+	s.address(&wr, w)
 	if err := w.done(); err != nil {
 		return err
 	}

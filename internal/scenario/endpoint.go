@@ -53,7 +53,7 @@ type endpoint struct {
 	qp     *transport.QP
 	qpn    bth.QPN
 	peer   bth.QPN
-	recv   *wq.RecvQueue // its own
+	recv   *wq.RecvQueue // its own, or the shared one
 	sendCQ completions
 	recvCQ completions
 	state  qpstate.State
@@ -73,8 +73,11 @@ func (s *script) newEndpoint(name string, w *words) (*endpoint, error) {
 	if e.typ, ok = types[w.text("type", "rc")]; !ok {
 		return nil, fmt.Errorf("type=%s: want rc, uc or ud", w.value["type"])
 	}
+	if w.flag("srq") {
+		e.recv = s.sharedQueue()
+	}
 	cfg := transport.Config{
-		Type: e.typ, QPN: e.qpn, PD: 1, Keys: s.keys, SendCQ: &e.sendCQ, RecvCQ: &e.recvCQ, Recv: e.recv,
+		Type: e.typ, AHs: e, SRQ: e.recv == s.srq, QPN: e.qpn, PD: 1, Keys: s.keys, SendCQ: &e.sendCQ, RecvCQ: &e.recvCQ, Recv: e.recv,
 		Cap:      qpstate.Cap{MaxSendWR: queueLen, MaxRecvWR: queueLen, MaxSendSGE: maxSGE, MaxRecvSGE: maxSGE, MaxInlineData: inline},
 		SQSigAll: w.flag("sigall"), Window: int(w.num("window", 0)), Counters: &s.counters, MaxRDAtomic: 16,
 	}

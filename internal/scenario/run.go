@@ -8,6 +8,7 @@ import (
 	"github.com/softroce/softroce/pkg/mrtable"
 	"github.com/softroce/softroce/pkg/qpstate"
 	"github.com/softroce/softroce/pkg/transport"
+	"github.com/softroce/softroce/pkg/wq"
 )
 
 // endless is more packets than any command leads to.
@@ -23,8 +24,9 @@ type script struct {
 	mr        *mrtable.Region
 	keyed     map[string]*keyed // windows and fast regions
 	counters  transport.Counters
-	endpoints []*endpoint // in the order of their making
-	e         *endpoint   // that the present command is about
+	srq       *wq.RecvQueue // nil: nobody shares
+	endpoints []*endpoint   // in the order of their making
+	e         *endpoint     // that the present command is about
 }
 
 // Run gives the scenario with the outputs that were found in place of those that
