@@ -44,7 +44,7 @@ func (q *QP) LendMiddles(now time.Time, buf []byte, most int) (n int, payload []
 // Neither p nor payload is kept.
 func (q *QP) HandleLent(now time.Time, p *Packet, payload []byte, size int) (n int) {
 	switch {
-	case size != int(q.mtu) || len(payload) < size || p.Info == nil,
+	case size != int(q.mtu) || len(payload) < size || p.Info == nil || p.Info.Class != classes[q.cfg.Type],
 		p.Src != q.path.Dst || p.Dst != q.path.Src || !bth.DefaultPKey.Match(p.BTH().PKey()) || p.BTH().AckReq():
 		return 0
 	}

@@ -221,6 +221,23 @@ func TestLentIsChecked(t *testing.T) {
 	}
 }
 
+// TestLentToAnotherService: an unreliable connection in the middle of a message
+// takes no run of a reliable one.
+func TestLentToAnotherService(t *testing.T) {
+	u, v := connected(t, options{typ: qpstate.UC})
+	u.post(start, wq.SendWR{Opcode: wq.RDMAWrite, RemoteAddr: memBase, RKey: v.mr.RKey(), SGList: []wq.SGE{u.sge(0, 8<<10)}})
+	v.handle(start, u.poll(start), u.gid)
+	x, y := near(t, options{})
+	x.post(start, wq.SendWR{Opcode: wq.RDMAWrite, RemoteAddr: memBase, RKey: y.mr.RKey(), SGList: []wq.SGE{x.sge(0, 8<<10)}})
+	x.qp.PollTransmit(start, x.buf[:])
+	var head [lentHead]byte
+	if n, payload := x.qp.LendMiddles(start, head[:], 100); n == 0 || v.parsed.Parse(head[:]) != nil {
+		t.Error("nothing is lent")
+	} else if k := v.qp.HandleLent(start, &v.parsed, payload, 1024); k != 0 {
+		t.Errorf("%d packets taken", k)
+	}
+}
+
 // gate is memory whose writes panic when it is shut, as a write does from memory
 // that is gone.
 type gate struct {

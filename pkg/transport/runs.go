@@ -179,7 +179,7 @@ func (q *QP) nextResponseRun(most int) (next run) {
 	if n <= 0 {
 		return next
 	}
-	seg, err := q.cfg.Keys.Remote(mrtable.RKey(s.rkey), q.cfg.PD, s.va+off, left, mrtable.AccessRemoteRead)
+	seg, err := q.remote(s.rkey, s.va+off, left, mrtable.AccessRemoteRead)
 	if err != nil {
 		return next
 	}
@@ -318,7 +318,7 @@ func (q *QP) takeWriteRun(l payloads) int {
 		return 0
 	}
 	l = l.first((r.left - 1) / mtu)
-	seg, err := q.cfg.Keys.Remote(mrtable.RKey(r.rkey), q.cfg.PD, r.va, uint64(l.n)*mtu, mrtable.AccessRemoteWrite)
+	seg, err := q.remote(r.rkey, r.va, uint64(l.n)*mtu, mrtable.AccessRemoteWrite)
 	if err != nil {
 		return 0
 	}
