@@ -153,6 +153,37 @@ func (c *RQConsumer) TakeRecv(dst *wq.RecvWR) bool {
 	return true
 }
 
+// MoveTo returns the adapter's side of a ring at ref that goes on where this one
+// ends, with the requests that wait. Slots are as long as before: only their
+// number may differ. The program posts nothing meanwhile, and this ring is not
+// used any more. Errors, which leave this ring as it is: ErrGeometry; ErrRingFull
+// when ref has fewer slots than requests wait; ErrCorrupt.
+func (c *RQConsumer) MoveTo(mem Memory, ref RingRef) (*RQConsumer, error) {
+	end := c.producer.Load()
+	waiting := end - c.next
+	switch {
+	case c.err != nil:
+		return nil, c.err
+	case waiting > c.count():
+		return nil, fmt.Errorf("%w: receive ring of %d slots has %d waiting", ErrCorrupt, c.count(), waiting)
+	case waiting > ref.Slots:
+		return nil, fmt.Errorf("%w: %d requests wait, %d slots asked for", ErrRingFull, waiting, ref.Slots)
+	case ref.MaxSGE != c.maxSGE:
+		return nil, fmt.Errorf("%w: slots of %d elements, these have %d", ErrGeometry, ref.MaxSGE, c.maxSGE)
+	}
+	to, err := NewRQConsumer(mem, ref)
+	if err != nil {
+		return nil, err
+	}
+	for i := c.next; i != end; i++ {
+		copy(to.slot(i), c.slot(i))
+	}
+	to.next = c.next
+	to.consumer.Store(c.next)
+	to.producer.Store(end)
+	return to, nil
+}
+
 // Pending returns how many requests wait, 0 for a corrupt ring.
 func (c *RQConsumer) Pending() int {
 	n := c.producer.Load() - c.next

@@ -115,3 +115,58 @@ func TestRQAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// A ring moves to one of another size: what waits goes with it, in order, and
+// the indices go on.
+func TestRQMoveTo(t *testing.T) {
+	mem := segment(t, 1<<14)
+	p, c := newRQ(t, mem, RingRef{Slots: 4, MaxSGE: 2})
+	post := func(p *RQProducer, ids ...uint64) {
+		t.Helper()
+		for _, id := range ids {
+			if err := p.Put(&wq.RecvWR{WRID: id, SGList: []wq.SGE{{Addr: id}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.Publish()
+	}
+	take := func(c *RQConsumer, ids ...uint64) {
+		t.Helper()
+		var wr wq.RecvWR
+		for _, id := range ids {
+			if !c.TakeRecv(&wr) || wr.WRID != id || len(wr.SGList) != 1 || wr.SGList[0].Addr != id {
+				t.Fatalf("took %+v, want %d (%v)", wr, id, c.Err())
+			}
+		}
+	}
+	post(p, 1, 2, 3)
+	take(c, 1, 2)
+	post(p, 4, 5)
+	for _, row := range []struct {
+		ref  RingRef
+		want error
+	}{
+		{RingRef{Offset: 4096, Slots: 2, MaxSGE: 2}, ErrRingFull},
+		{RingRef{Offset: 4096, Slots: 8, MaxSGE: 1}, ErrGeometry},
+		{RingRef{Offset: 4097, Slots: 8, MaxSGE: 2}, ErrGeometry},
+	} {
+		if _, err := c.MoveTo(mem, row.ref); !errors.Is(err, row.want) {
+			t.Errorf("move to %+v: %v, want %v", row.ref, err, row.want)
+		}
+	}
+	ref := RingRef{Offset: 4096, Slots: 8, MaxSGE: 2}
+	to, err := c.MoveTo(mem, ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := NewRQProducer(mem, ref)
+	if err != nil || q.Outstanding() != 3 || q.Free() != 5 || to.Pending() != 3 {
+		t.Fatalf("after the move: %v, %d outstanding, %d free, %d pending", err, q.Outstanding(), q.Free(), to.Pending())
+	}
+	post(q, 6, 7)
+	take(to, 3, 4, 5, 6, 7)
+	p.producer.Store(c.next + 99)
+	if _, err := c.MoveTo(mem, ref); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("move of a corrupt ring: %v, want ErrCorrupt", err)
+	}
+}
