@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/softroce/softroce/internal/testaddr"
 	"github.com/softroce/softroce/internal/testnet"
 )
 
@@ -201,4 +202,96 @@ func multicastAcross(t *testing.T, ha, hb *testnet.Host, a, b, group netip.Addr)
 		t.Errorf("%v: got %v", group, got)
 	}
 	expectNone(t, ga.Endpoint(0))
+}
+
+// A way is one that the kernel's routes have, from the address that is asked
+// for.
+func TestReachable(t *testing.T) {
+	h, _ := testnet.Pair(t, 0)
+	lo := testaddr.Take(t, 1)[0]
+	var g *Group
+	var errs []error
+	rows := []struct {
+		from, to string
+		want     error
+	}{
+		{h.Addr4.String(), "198.18.77.2", nil},
+		{h.Addr4.String(), "239.1.2.3", nil},
+		{h.Addr4.String(), h.Addr4.String(), nil},
+		{h.Addr4.String(), "192.0.2.1", unix.ENETUNREACH},
+		{lo.String(), "127.9.9.9", nil},
+		{lo.String(), "198.18.77.2", unix.EINVAL},
+	}
+	if h.Addr6.IsValid() {
+		rows = append(rows, []struct {
+			from, to string
+			want     error
+		}{
+			{h.Addr6.String(), "fd5c:4791::2", nil},
+			{h.Addr6.String(), "ff1e::1", nil},
+			{h.Addr6.String(), "ff02::1", nil},
+			{h.Addr6.String(), "2001:db8::1", unix.ENETUNREACH},
+			{h.Addr6.String(), "198.18.77.2", unix.EAFNOSUPPORT},
+		}...)
+	}
+	addrs := []netip.Addr{h.Addr4, lo}
+	if h.Addr6.IsValid() {
+		addrs = append(addrs, h.Addr6)
+	}
+	err := h.Do(func() (err error) {
+		if g, err = Open(Config{Addrs: addrs}); err != nil {
+			return err
+		}
+		for _, row := range rows {
+			errs = append(errs, g.Reachable(netip.MustParseAddr(row.from), netip.MustParseAddr(row.to)))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	for i, row := range rows {
+		if !errors.Is(errs[i], row.want) {
+			t.Errorf("from %s to %s: %v, want %v", row.from, row.to, errs[i], row.want)
+		}
+	}
+	if err := g.Reachable(h.Addr4, netip.MustParseAddr("192.0.2.1")); err != nil {
+		t.Errorf("from another namespace: %v, want no answer", err)
+	}
+	var ae *AddrError
+	if err := g.Reachable(netip.MustParseAddr("192.0.2.9"), h.Addr4); !errors.As(err, &ae) {
+		t.Errorf("from a stranger's address: %v, want an AddrError", err)
+	}
+}
+
+// One read looks at a few groups only; all have their turn.
+func TestMulticastManyGroups(t *testing.T) {
+	a, _ := pair(t, "ipv4")
+	e := a.Endpoint(0)
+	flow, _ := mustFlow(t, e, a.Addrs()[0], 7, 0)
+	const n = 5*groupsPerRead + 3
+	b := a.Addrs()[0].As4()
+	want := map[netip.Addr]bool{}
+	for i := range n {
+		group := netip.AddrFrom4([4]byte{byte(224 + 1 + i%14), b[1] ^ byte(i/14), b[2], b[3]})
+		mustJoin(t, a, e, group)
+		mustSend(t, e, SendSlot{Flow: flow, Dst: group, Buf: bth(0xFFFFFF, "x")})
+		want[group] = true
+	}
+	if len(want) != n {
+		t.Fatalf("%d groups, want %d", len(want), n)
+	}
+	for reads := 0; len(want) > 0; reads++ {
+		slots, err := e.ReadBatch()
+		if err != nil || reads > n || len(slots) > groupsPerRead {
+			t.Fatalf("after %d reads %d groups are silent; the last gave %d, %v", reads, len(want), len(slots), err)
+		}
+		for _, s := range slots {
+			if !want[s.Meta.Dst] {
+				t.Errorf("a second one, or a stranger, from %v", s.Meta.Dst)
+			}
+			delete(want, s.Meta.Dst)
+		}
+	}
 }

@@ -18,6 +18,8 @@ type Endpoint struct {
 	next   int  // the socket that ReadBatch looks at first
 	more   bool // the last ReadBatch was full
 
+	nextGroup int // the one of groups that was looked at last
+
 	rx rxBatch
 	tx txBatch
 	flowTable
@@ -75,7 +77,8 @@ func (b *rxBatch) reset(i int) {
 }
 
 // ReadBatch returns the datagrams that wait, at most Config.Batch buffers of
-// them, from all addresses; an empty slice when there are none. It does not block and does
+// them, from all addresses and some multicast groups, in turn; an empty slice when
+// there are none. It does not block and does
 // not allocate. Slots and buffers belong to the endpoint until the next
 // ReadBatch. With an error the slots are valid all the same: what came before
 // it is not lost.
@@ -86,7 +89,7 @@ func (e *Endpoint) ReadBatch() ([]RecvSlot, error) {
 	b := &e.rx
 	got := 0
 	defer func() { e.more = got == len(b.hdrs) }()
-	sockets := len(e.recv) + len(e.groups)
+	sockets := len(e.recv) + min(len(e.groups), groupsPerRead)
 	first := e.next
 	if e.next++; e.next >= sockets {
 		e.next = 0
@@ -113,12 +116,20 @@ func (e *Endpoint) ReadBatch() ([]RecvSlot, error) {
 	return b.slots[:got], nil
 }
 
-// socket is the i-th receive socket and the address that it is bound to.
+// groupsPerRead is how many multicast groups one ReadBatch looks at, in turn:
+// there may be thousands, and each look is a system call. Our own tuning.
+const groupsPerRead = 4
+
+// socket is the i-th receive socket to look at and the address that it is bound
+// to.
 func (e *Endpoint) socket(i int) (int, netip.Addr) {
 	if i < len(e.recv) {
 		return e.recv[i], e.g.locals[i].addr
 	}
-	m := e.groups[i-len(e.recv)]
+	if e.nextGroup++; e.nextGroup >= len(e.groups) {
+		e.nextGroup = 0
+	}
+	m := e.groups[e.nextGroup]
 	return m.fd, m.group
 }
 

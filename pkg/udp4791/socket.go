@@ -191,3 +191,43 @@ func explainBind(l local, err error) error {
 	}
 	return &SocketError{Op: fmt.Sprintf("bind port %d", Port), Addr: l.addr, Err: err}
 }
+
+// Reachable says whether this host knows a way from a local address of the group
+// to another: nil when it does, or when the calling thread is in another network
+// namespace and cannot tell. Nothing is sent. It fails with an *AddrError for a
+// local address that is not the group's, and else with a *SocketError whose
+// errno is the kernel's: ENETUNREACH, EHOSTUNREACH, EINVAL where a loopback
+// address would have to leave the host.
+func (g *Group) Reachable(from, to netip.Addr) error {
+	to = to.Unmap()
+	for _, l := range g.locals {
+		if l.addr != from.Unmap() {
+			continue
+		}
+		var ignored []string
+		fd, err := newSocket(l, nil, &ignored)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		if !g.ownNamespace(fd) {
+			return nil
+		}
+		if err := unix.Bind(fd, l.sockaddr(0)); err != nil {
+			return explainBind(l, err)
+		}
+		if to.Is4() != l.addr.Is4() {
+			return &SocketError{Op: "find a way", Addr: to, Err: unix.EAFNOSUPPORT}
+		}
+		peer := local{addr: to}
+		if to.IsLinkLocalUnicast() || to.IsLinkLocalMulticast() {
+			peer.zone = l.index
+		}
+		// The connect of a UDP socket looks up the route, no more (udp(7)).
+		if err := unix.Connect(fd, peer.sockaddr(Port)); err != nil {
+			return &SocketError{Op: "find a way", Addr: to, Err: err}
+		}
+		return nil
+	}
+	return &AddrError{Addr: from, Reason: "not one of the adapter's"}
+}
