@@ -106,6 +106,9 @@ func (q *QP) measure(e *wq.WQE) {
 	}
 }
 
+// SendsWaiting is the number of send requests that are not done with.
+func (q *QP) SendsWaiting() int { return q.sq.Len() }
+
 // PostRecv tells that Recv has something. It matters in ERR only, where posted
 // receives complete with WR_FLUSH_ERR, so many in one call: see Flushing.
 func (q *QP) PostRecv(now time.Time) {

@@ -34,6 +34,27 @@ func Allowed(peer shm.Cred) error {
 	return check(peer, us, them)
 }
 
+// Capabilities are the effective capabilities of a program's process (the bits
+// of capabilities(7)); an error when it is not visible here or lives in another
+// user namespace, where capabilities mean something else.
+func Capabilities(peer shm.Cred) (uint64, error) {
+	if peer.PID <= 0 {
+		return 0, errors.New("the program's process is not visible in this pid namespace")
+	}
+	them, err := readStatus(strconv.Itoa(peer.PID))
+	if err != nil {
+		return 0, err
+	}
+	us, err := readStatus("self")
+	if err != nil {
+		return 0, err
+	}
+	if us.userNS != them.userNS {
+		return 0, fmt.Errorf("process %d lives in another user namespace (%s, here %s)", peer.PID, them.userNS, us.userNS)
+	}
+	return them.caps, nil
+}
+
 // status is what counts of a process.
 type status struct {
 	uids   [4]uint32 // real, effective, saved, file system
