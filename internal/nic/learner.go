@@ -43,12 +43,12 @@ const (
 // Where one was lost before the others merged they are as those of any packet.
 type learner struct {
 	strict bool
-	peers  map[netip.Addr]*numbering
+	peers  map[addrPair]*numbering
 	seeds  [seedSlots]seed
 	first  uint16 // identification of the buffer's first datagram
 	solved bool   // first is known
 
-	lastAddr netip.Addr // whose numbering was looked at last
+	lastPair addrPair // whose numbering was looked at last
 	lastPeer *numbering
 }
 
@@ -78,7 +78,7 @@ func (l *learner) seed(meta *udp4791.RecvMeta, n int) uint32 {
 	return s.state
 }
 
-// numbering is what is known of one peer's identifications.
+// numbering is what is known of one peer's identifications towards one address.
 type numbering struct {
 	last    uint16
 	at      time.Time // when last was proven; zero: never
@@ -89,7 +89,7 @@ type numbering struct {
 
 func (l *learner) init(strict bool) {
 	l.strict = strict
-	l.peers = make(map[netip.Addr]*numbering)
+	l.peers = make(map[addrPair]*numbering)
 }
 
 // icrcVerdict is what the check of one packet found.
@@ -116,7 +116,7 @@ func (l *learner) check(now time.Time, meta *udp4791.RecvMeta, p *bth.Packet) (v
 		if v4 && !meta.IDKnown {
 			l.solve(meta, 0)
 			if !l.strict {
-				l.peer(meta.Src.Addr()).prove()
+				l.peer(meta).prove()
 			}
 		}
 		return v
@@ -147,14 +147,14 @@ func (l *learner) learn(now time.Time, v *icrcVerdict, meta *udp4791.RecvMeta, i
 	if k := uint16(meta.SegIndex); k != 0 && (id == k || l.solved && (id == l.first+k || id == l.first)) {
 		v.ok, v.id, v.idKnown = true, id, true
 		if id != k && !l.strict {
-			l.peer(meta.Src.Addr()).came(now, id)
+			l.peer(meta).came(now, id)
 		}
 		return
 	}
 	if l.strict {
 		return
 	}
-	n := l.peer(meta.Src.Addr())
+	n := l.peer(meta)
 	switch {
 	case n.ahead(now, id):
 		n.came(now, id)
@@ -169,14 +169,20 @@ func (l *learner) learn(now time.Time, v *icrcVerdict, meta *udp4791.RecvMeta, i
 	v.ok, v.id, v.idKnown = true, id, true
 }
 
-// peer gives what is known of a peer; the memory is bounded.
-func (l *learner) peer(a netip.Addr) *numbering {
-	if l.lastPeer != nil && l.lastAddr == a {
+// addrPair is the way that a numbering belongs to.
+type addrPair struct{ src, dst netip.Addr }
+
+// peer gives what is known of a peer's numbering towards an address; the memory is
+// bounded. Linux numbers what it sends to one address, a multicast group for
+// example, apart from what it sends to another.
+func (l *learner) peer(meta *udp4791.RecvMeta) *numbering {
+	a := addrPair{meta.Src.Addr(), meta.Dst}
+	if l.lastPeer != nil && l.lastPair == a {
 		return l.lastPeer
 	}
 	n := l.peers[a]
 	if n != nil {
-		l.lastAddr, l.lastPeer = a, n
+		l.lastPair, l.lastPeer = a, n
 		return n
 	}
 	if len(l.peers) >= maxPeers {

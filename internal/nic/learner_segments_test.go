@@ -63,7 +63,7 @@ func TestLearnerInABuffer(t *testing.T) {
 		var l learner
 		l.init(false)
 		see(t, &l, c.name, c.buffer)
-		if n := l.peers[peer4]; n != nil && n.doubted {
+		if n := l.peers[addrPair{peer4, host4}]; n != nil && n.doubted {
 			t.Errorf("%s: the peer is doubted", c.name)
 		}
 	}
@@ -91,7 +91,8 @@ func TestLearnerForgetsABuffer(t *testing.T) {
 	see(t, &l, "a buffer", rising(9000, 3, 1, true))
 	prove(t, &l)
 	for range provenAt { // far away from 9000
-		n := l.peer(peer4)
+		_, m := sentPacket(peer4, host4, 0, 0)
+		n := l.peer(&m)
 		n.last = 100
 	}
 	see(t, &l, "the first of the next is refused", []seen{{0, 40000, false, false}, {2, 9002, false, false}})

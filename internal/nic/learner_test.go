@@ -198,3 +198,27 @@ func TestLearnerForgets(t *testing.T) {
 		t.Errorf("peers remembered: got %d, limit %d", len(l.peers), maxPeers)
 	}
 }
+
+// A host numbers what it sends to a multicast group apart from the rest: the two
+// rows do not disturb each other, however far apart they are.
+func TestLearnerTellsGroupsApart(t *testing.T) {
+	var l learner
+	l.init(false)
+	group := netip.MustParseAddr("239.1.2.3")
+	relearned := 0
+	for i := range uint16(3 * provenAt) {
+		for dst, first := range map[netip.Addr]uint16{host4: 1000, group: 40000} {
+			b, m := sentPacket(peer4, dst, first+i, 20)
+			v := checkOne(t, &l, b, &m)
+			if !v.ok || v.id != first+i {
+				t.Fatalf("packet %d to %v: %+v", i, dst, v)
+			}
+			if v.relearned {
+				relearned++
+			}
+		}
+	}
+	if relearned != 2 {
+		t.Errorf("learned anew %d times, want once for each way", relearned)
+	}
+}
