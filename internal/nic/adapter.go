@@ -114,6 +114,7 @@ type Adapter struct {
 	ledger  *ledger
 	qpns    *qpnAllocator
 	control controlStats
+	mcast   mcastTable
 	stamps  stampClock
 
 	mu        sync.Mutex

@@ -2,6 +2,7 @@ package nic
 
 import (
 	"encoding/binary"
+	"net/netip"
 
 	"github.com/softroce/softroce/pkg/bth"
 	"github.com/softroce/softroce/pkg/transport"
@@ -60,6 +61,7 @@ func (r *openRun) add(n int) {
 type outgoing struct {
 	at, n  int
 	q      *qp
+	ah     *ahObject // UD: where it goes
 	route  *route
 	flow   udp4791.FlowID
 	label  uint32
@@ -103,6 +105,22 @@ func (b *batcher) add(q *qp, n int, tx *transport.Transmit) {
 	})
 	b.used += n
 	b.last.add(n)
+}
+
+// addDatagram is add for a packet that goes the way of an address handle. Nobody
+// acknowledges it: it says nothing of whether segments arrive.
+func (b *batcher) addDatagram(q *qp, to *ahPath, n int, tx *transport.Transmit) {
+	b.add(q, n, tx)
+	p := &b.packets[len(b.packets)-1]
+	p.ah, p.route, p.way = to.ah, to.route, wayNone
+}
+
+// from is the local address that a packet leaves from.
+func (p *outgoing) from() netip.Addr {
+	if p.ah != nil {
+		return p.ah.local
+	}
+	return p.q.local
 }
 
 // middles is where the Middle packets go that follow the last packet, and how

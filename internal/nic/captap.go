@@ -23,7 +23,7 @@ func (w *worker) captureOut(tap *capture.Writer, p *outgoing, buf []byte) {
 		comment += " re-sent"
 	}
 	w.captured(tap.WritePacket(capture.Packet{
-		Time: w.now, Src: p.q.local, Dst: p.route.dst, SrcPort: p.port, DstPort: udp4791.Port,
+		Time: w.now, Src: p.from(), Dst: p.route.dst, SrcPort: p.port, DstPort: udp4791.Port,
 		TOS: p.tos, TTL: p.ttl, ID: p.id, IDKnown: p.route.dst.Is4(), Payload: buf, Comment: comment, Outbound: true,
 	}))
 }

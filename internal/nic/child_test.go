@@ -124,8 +124,28 @@ func strangerMain(socket string) error {
 	if !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "user") || !strings.Contains(err.Error(), "shared regions") {
 		return fmt.Errorf("foreign memory: %w; want EPERM that names the users and the way out", err)
 	}
+	if err := strangerQKey(d, pd); err != nil {
+		return err
+	}
 	fmt.Println("ready")
 	select {}
+}
+
+// strangerQKey sees that a Q_Key for privileged programs is refused, and any
+// other is not.
+func strangerQKey(d *verbs.Device, pd *verbs.PD) error {
+	cq, err := d.CreateCQ(4, nil, 0)
+	if err != nil {
+		return err
+	}
+	qp, err := pd.CreateQP(&verbs.QPInitAttr{Type: verbs.UD, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4}})
+	if err != nil {
+		return err
+	}
+	if err := qp.ReadyUD(0x80010000, 0); !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "CAP_NET_RAW") {
+		return fmt.Errorf("privileged Q_Key: %w; want EPERM that names the capability", err)
+	}
+	return qp.ReadyUD(0x7fffffff, 0)
 }
 
 // strangerID is the user and group of the stranger: nobody.

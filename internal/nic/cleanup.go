@@ -14,6 +14,9 @@ func (p *program) release() {
 		c.retire()
 	}
 	for _, q := range p.qps.byHandle {
+		for gid := range q.groups {
+			p.detach(q, gid)
+		}
 		q.worker.do(func() { q.worker.removeQP(q.qp) })
 	}
 	for i, l := range p.links {
@@ -48,6 +51,9 @@ func (p *program) releaseObjects() {
 	}
 	for h := range p.cqs.byHandle {
 		p.cqs.remove(h)
+	}
+	for h := range p.srqs.byHandle {
+		p.srqs.remove(h)
 	}
 	for h, c := range p.channels.byHandle {
 		_ = c.pipe.Close()

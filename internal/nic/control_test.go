@@ -200,7 +200,7 @@ func TestDestroyOrder(t *testing.T) {
 		t.Helper()
 		return r.call(op, &uapi.HandleRequest{Handle: handle})
 	}
-	r.wantRefusal(del(uapi.OpDeallocPD, pd), syscall.EBUSY, "2 memory regions and queue pairs")
+	r.wantRefusal(del(uapi.OpDeallocPD, pd), syscall.EBUSY, "2 objects in it")
 	r.wantRefusal(del(uapi.OpDestroyCQ, cq), syscall.EBUSY, "queue pairs")
 	r.wantRefusal(del(uapi.OpDestroyChannel, ch), syscall.EBUSY, "1 completion queues")
 	for _, step := range []struct {
@@ -344,9 +344,9 @@ func TestCreateBadInput(t *testing.T) {
 		{"cqe over", uapi.OpCreateCQ, &uapi.CreateCQRequest{CQE: 1025}, syscall.EINVAL, []string{"cqe 1025", "max_cqe 1024"}},
 		{"vector", uapi.OpCreateCQ, &uapi.CreateCQRequest{CQE: 1, Vector: uint32(len(a.workers))}, syscall.EINVAL, []string{fmt.Sprint("comp_vector ", len(a.workers))}},
 		{"channel", uapi.OpCreateCQ, &uapi.CreateCQRequest{CQE: 1, Channel: 5}, syscall.EINVAL, []string{"completion channel", "5"}},
-		{"type UD", uapi.OpCreateQP, qp(func(m *uapi.CreateQPRequest) { m.Type = qpstate.UD }), syscall.EOPNOTSUPP, []string{"qp_type UD"}},
+		{"type GSI", uapi.OpCreateQP, qp(func(m *uapi.CreateQPRequest) { m.Type = qpstate.GSI }), syscall.EOPNOTSUPP, []string{"qp_type GSI"}},
 		{"type nonsense", uapi.OpCreateQP, qp(func(m *uapi.CreateQPRequest) { m.Type = 77 }), syscall.EOPNOTSUPP, []string{"qp_type"}},
-		{"SRQ", uapi.OpCreateQP, qp(func(m *uapi.CreateQPRequest) { m.SRQ = 1 }), syscall.EOPNOTSUPP, []string{"srq 1"}},
+		{"SRQ", uapi.OpCreateQP, qp(func(m *uapi.CreateQPRequest) { m.SRQ = 1 }), syscall.EINVAL, []string{"shared receive queue", "handle 1"}},
 		{"PD", uapi.OpCreateQP, qp(func(m *uapi.CreateQPRequest) { m.PD = 0 }), syscall.EINVAL, []string{"protection domain", "0"}},
 		{"send CQ", uapi.OpCreateQP, qp(func(m *uapi.CreateQPRequest) { m.SendCQ = 9 }), syscall.EINVAL, []string{"send_cq", "9"}},
 		{"recv CQ", uapi.OpCreateQP, qp(func(m *uapi.CreateQPRequest) { m.RecvCQ = 9 }), syscall.EINVAL, []string{"recv_cq", "9"}},
@@ -483,7 +483,7 @@ func TestDeviceAndPort(t *testing.T) {
 	a := startAdapter(t, nil)
 	r := rawHello(t, a)
 	d := must[uapi.QueryDeviceReply](r, uapi.OpQueryDevice, nil).Attr
-	if d.PhysPortCount != 1 || d.AtomicCap != 1 || d.MaxQPWR < 256 || d.MaxSRQ != 0 || d.NodeGUID == 0 {
+	if d.PhysPortCount != 1 || d.AtomicCap != 1 || d.MaxQPWR < 256 || d.MaxSRQ == 0 || d.MaxAH == 0 || d.MaxMcastGroup == 0 || d.NodeGUID == 0 {
 		t.Errorf("device %+v", d)
 	}
 	p := must[uapi.QueryPortReply](r, uapi.OpQueryPort, &uapi.QueryPortRequest{Port: 1}).Attr

@@ -69,8 +69,12 @@ func (w *worker) accept(meta *udp4791.RecvMeta, buf []byte, from origin) {
 		return
 	}
 	qpn := w.pkt.BTH().DestQP()
+	if qpn == bth.MulticastQPN || meta.Dst.IsMulticast() {
+		w.acceptMulticast(meta, buf, from)
+		return
+	}
 	if to := w.a.workerOf(qpn); to != w {
-		if from != fromWire || !w.handOver(to, meta, buf) {
+		if from != fromWire || !w.handOver(to, meta, buf, fromOther) {
 			w.drop(meta, buf, DropHandover)
 			return
 		}
@@ -86,17 +90,24 @@ func (w *worker) accept(meta *udp4791.RecvMeta, buf []byte, from origin) {
 	}
 	v := icrcVerdict{ok: true, idKnown: meta.Dst.Is4()}
 	if from != fromLocal {
-		v = w.learner.check(w.now, meta, &w.pkt.Packet)
+		if v = w.checkICRC(meta, buf); !v.ok {
+			return
+		}
 	}
+	w.setSource(meta, v.id)
+	w.deliver(q, meta, buf, &v)
+}
+
+// checkICRC drops the parsed packet when its ICRC is wrong.
+func (w *worker) checkICRC(meta *udp4791.RecvMeta, buf []byte) icrcVerdict {
+	v := w.learner.check(w.now, meta, &w.pkt.Packet)
 	if v.relearned {
 		w.stats.Relearned++
 	}
 	if !v.ok {
 		w.badICRC(meta, buf, &v)
-		return
 	}
-	w.setSource(meta)
-	w.deliver(q, meta, buf, &v)
+	return v
 }
 
 // find is the queue pair of this worker with the number; nil: none.
@@ -108,23 +119,30 @@ func (w *worker) find(qpn bth.QPN) *qp {
 	return w.lastQP
 }
 
-// setSource says of the parsed packet what the network said.
-func (w *worker) setSource(meta *udp4791.RecvMeta) {
+// setSource says of the parsed packet what the network said; id is 0 when it is
+// not known.
+func (w *worker) setSource(meta *udp4791.RecvMeta, id uint16) {
 	w.pkt.Src, w.pkt.Dst = bth.GIDFromAddr(meta.Src.Addr()), bth.GIDFromAddr(meta.Dst)
-	w.pkt.TOS, w.pkt.TTL = meta.TOS, meta.TTL
+	w.pkt.TOS, w.pkt.TTL, w.pkt.ID = meta.TOS, meta.TTL, id
 }
 
 // deliver gives a proven packet to the engine.
 func (w *worker) deliver(q *qp, meta *udp4791.RecvMeta, buf []byte, v *icrcVerdict) {
-	w.current = q
-	verdict := q.engine.HandlePacket(w.now, &w.pkt)
-	w.current = nil
+	verdict := w.handTo(q)
 	if tap := w.a.tap.Load(); tap != nil {
 		w.captureIn(tap, meta, buf, v, verdict.String())
 	} else if verdict == transport.Accepted {
 		w.taken = q
 	}
+}
+
+// handTo gives the parsed packet to a queue pair's engine.
+func (w *worker) handTo(q *qp) transport.Verdict {
+	w.current = q
+	verdict := q.engine.HandlePacket(w.now, &w.pkt)
+	w.current = nil
 	w.accepted(q)
+	return verdict
 }
 
 // accepted has a queue pair go on that took something in.
@@ -205,7 +223,7 @@ func asyncOf(k transport.EventKind) (uapi.AsyncEvent, bool) {
 	case transport.LastWQE:
 		return uapi.EventQPLastWQEReached, true
 	case transport.NoteRNRTimer, transport.NoteMTU, transport.NoteRetryExceeded, transport.NoteRNRRetryExceeded,
-		transport.NoteRemoteNAK, transport.NoteLocalFault:
+		transport.NoteRemoteNAK, transport.NoteLocalFault, transport.NoteRecvShort:
 		// Not of the verbs: for people.
 	}
 	return 0, false

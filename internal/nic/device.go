@@ -18,6 +18,7 @@ const (
 	capCurrQPStateMod = 1 << 7
 	capSysImageGUID   = 1 << 11
 	capRCRNRNAKGen    = 1 << 12
+	capSRQResize      = 1 << 13
 
 	atomicHCA          = 1
 	portActive         = 4
@@ -50,11 +51,13 @@ func (a *Adapter) deviceAttr() uapi.DeviceAttr {
 	return uapi.DeviceAttr{
 		FWVersion: fwVersion, NodeGUID: a.guid(), SysImageGUID: a.guid(),
 		MaxMRSize: min(q.RegisteredBytes, math.MaxInt64), PageSizeCap: pageSizeCap,
-		VendorID: vendorNone, DeviceCapFlags: capCurrQPStateMod | capSysImageGUID | capRCRNRNAKGen,
+		VendorID: vendorNone, DeviceCapFlags: capCurrQPStateMod | capSysImageGUID | capRCRNRNAKGen | capSRQResize,
 		MaxQP: clamp32(q.QPs), MaxQPWR: min(l.MaxSendWR, l.MaxRecvWR), MaxSGE: l.MaxSGE, MaxSGERead: l.MaxSGE,
 		MaxCQ: clamp32(q.CQs), MaxCQE: l.MaxCQE, MaxMR: clamp32(q.MRs), MaxPD: clamp32(q.PDs),
 		MaxQPRDAtomic: rd, MaxQPInitRDAtomic: rd, MaxResRDAtomic: clamp32(q.QPs * uint64(rd)),
 		AtomicCap: atomicHCA, MaxInline: l.MaxInline, NumCompVectors: a.numCompVectors(),
+		MaxAH: clamp32(q.AHs), MaxSRQ: clamp32(q.SRQs), MaxSRQWR: l.MaxRecvWR, MaxSRQSGE: l.MaxSGE,
+		MaxMcastGroup: maxMcastGroups, MaxMcastQPAttach: maxMcastAttached, MaxTotalMcastQPAttach: clamp32(q.Mcast),
 		MaxPKeys: 1, LocalCAAckDelay: localCAAckDelay, PhysPortCount: 1,
 		CompletionTimestampMask: math.MaxUint64, HCACoreClock: hcaCoreClock,
 	}

@@ -66,6 +66,14 @@ var handlers = map[uapi.Op]handler{
 	uapi.OpModifyQP:       on((*program).modifyQP),
 	uapi.OpQueryQP:        on((*program).queryQP),
 	uapi.OpDestroyQP:      on((*program).destroyQP),
+	uapi.OpCreateAH:       on((*program).createAH),
+	uapi.OpDestroyAH:      on((*program).destroyAH),
+	uapi.OpCreateSRQ:      on((*program).createSRQ),
+	uapi.OpModifySRQ:      on((*program).modifySRQ),
+	uapi.OpQuerySRQ:       on((*program).querySRQ),
+	uapi.OpDestroySRQ:     on((*program).destroySRQ),
+	uapi.OpAttachMcast:    on((*program).attachMcast),
+	uapi.OpDetachMcast:    on((*program).detachMcast),
 }
 
 // answer serves one message and appends the reply to out. It takes over fds.

@@ -79,14 +79,32 @@ func (h *hostile) attr() qpstate.Attr {
 	return a
 }
 
+func (h *hostile) srqAttr() uapi.SRQAttr {
+	n := func() uint32 { return uint32(h.pick(0, 1, 3, 16, 1<<15, 1<<32-1)) }
+	return uapi.SRQAttr{MaxWR: n(), MaxSGE: n(), Limit: n()}
+}
+
+// group is one of some groups, or none.
+func (h *hostile) group() bth.GID {
+	g := h.gid
+	if h.IntN(8) > 0 {
+		g[12], g[15] = 239, byte(h.UintN(3))
+	}
+	return g
+}
+
 func (h *hostile) mask(a *qpstate.Attr) qpstate.Mask {
 	const rtr = qpstate.MaskState | qpstate.MaskAV | qpstate.MaskPathMTU | qpstate.MaskDestQPN | qpstate.MaskRQPSN |
 		qpstate.MaskMaxDestRDAtomic | qpstate.MaskMinRNRTimer
 	switch {
 	case h.IntN(4) == 0:
 		return qpstate.Mask(h.Uint32())
+	case a.State == qpstate.Init && h.IntN(2) == 0:
+		return qpstate.MaskState | qpstate.MaskPKeyIndex | qpstate.MaskPort | qpstate.MaskQKey
 	case a.State == qpstate.Init:
 		return qpstate.MaskState | qpstate.MaskPKeyIndex | qpstate.MaskPort | qpstate.MaskAccessFlags
+	case a.State == qpstate.RTR && h.IntN(2) == 0:
+		return qpstate.MaskState
 	case a.State == qpstate.RTR:
 		return rtr
 	case a.State == qpstate.RTS:
@@ -97,7 +115,7 @@ func (h *hostile) mask(a *qpstate.Attr) qpstate.Mask {
 
 // request makes one request and chooses its descriptors.
 func (h *hostile) request() (uapi.Op, uapi.Body, []int) {
-	op := uapi.Op(1 + h.UintN(17))
+	op := uapi.Op(1 + h.UintN(32))
 	var fds []int
 	var body uapi.Body
 	switch op {
@@ -107,6 +125,7 @@ func (h *hostile) request() (uapi.Op, uapi.Body, []int) {
 		n := func() uint32 { return uint32(h.pick(0, 1, 3, 16, 1<<15, 1<<32-1)) }
 		m := rcRequest(1+h.Uint32N(2), 1+h.Uint32N(2))
 		m.SQSigAll = h.IntN(2) == 0
+		m.Type, m.SRQ = qpstate.Type(h.pick(2, 2, 3, 4, 4)), uint32(h.pick(0, 0, 0, 1, 2))
 		if h.IntN(3) == 0 {
 			m.Cap = qpstate.Cap{MaxSendWR: n(), MaxRecvWR: n(), MaxSendSGE: n(), MaxRecvSGE: n(), MaxInlineData: n()}
 			m.Type, m.SRQ = qpstate.Type(h.UintN(4)), h.handle()%2
@@ -124,8 +143,21 @@ func (h *hostile) request() (uapi.Op, uapi.Body, []int) {
 		fds = []int{h.fds[h.IntN(len(h.fds))]}
 	case uapi.OpQueryPort:
 		body = &uapi.QueryPortRequest{Port: uint8(h.pick(0, 1, 255))}
-	case uapi.OpDeallocPD, uapi.OpDeregMR, uapi.OpDestroyChannel, uapi.OpDestroyCQ, uapi.OpQueryQP, uapi.OpDestroyQP:
+	case uapi.OpCreateAH:
+		body = &uapi.CreateAHRequest{PD: 1 + h.Uint32N(2), Attr: h.attr().AH}
+	case uapi.OpDestroyAH:
+		body = &uapi.HandleRequest{Handle: uint32(h.pick(0, 1, 2, 1<<20|1, 1<<20|2, 2<<20|1, 1<<32-1))}
+	case uapi.OpCreateSRQ:
+		body = &uapi.CreateSRQRequest{PD: 1 + h.Uint32N(2), Attr: h.srqAttr()}
+	case uapi.OpModifySRQ:
+		body = &uapi.ModifySRQRequest{Handle: h.handle(), Mask: uapi.SRQMask(h.UintN(5)), Attr: h.srqAttr()}
+	case uapi.OpAttachMcast, uapi.OpDetachMcast:
+		body = &uapi.McastRequest{QP: h.handle(), GID: h.group()}
+	case uapi.OpDeallocPD, uapi.OpDeregMR, uapi.OpDestroyChannel, uapi.OpDestroyCQ, uapi.OpQueryQP, uapi.OpDestroyQP,
+		uapi.OpQuerySRQ, uapi.OpDestroySRQ:
 		body = &uapi.HandleRequest{Handle: h.handle()}
+	case uapi.OpAllocMW, uapi.OpDeallocMW, uapi.OpReregMR, uapi.OpAllocMR, uapi.OpAdviseMR, uapi.OpResizeCQ, uapi.OpListResources, uapi.OpListCounters:
+		// Malformed, where there is a body.
 	case uapi.OpHello, uapi.OpQueryDevice, uapi.OpQueryGIDTable, uapi.OpAllocPD, uapi.OpCreateChannel:
 		// A hello has no place here, the others have no body.
 	default: // no such operation

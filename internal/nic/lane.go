@@ -48,6 +48,7 @@ const (
 	fromWire  origin = iota
 	fromOther        // from the wire, by a worker that it was not meant for
 	fromLocal        // from a queue pair of this adapter
+	fromGroup        // a copy of one to a multicast group, by the worker that checked it
 )
 
 // laneTo is this worker's lane to another one, made at first use.
@@ -87,13 +88,13 @@ func (l *lane) publish() bool {
 
 // handOver gives a packet from the wire to the worker that it is meant for;
 // false when its lane is full.
-func (w *worker) handOver(to *worker, meta *udp4791.RecvMeta, buf []byte) bool {
+func (w *worker) handOver(to *worker, meta *udp4791.RecvMeta, buf []byte, from origin) bool {
 	l := w.laneTo(to)
 	h := l.room()
 	if h == nil {
 		return false
 	}
-	h.meta, h.from, h.n = *meta, fromOther, copy(h.buf[:], buf)
+	h.meta, h.from, h.n = *meta, from, copy(h.buf[:], buf)
 	l.put()
 	l.publish()
 	to.signal()

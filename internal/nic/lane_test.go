@@ -141,7 +141,7 @@ func TestLaneBetweenGoroutines(t *testing.T) {
 	go func() {
 		for i := 0; i < n; {
 			b, m := numbered(i)
-			if from.handOver(to, &m, b) {
+			if from.handOver(to, &m, b, fromOther) {
 				i++
 			} else {
 				runtime.Gosched()

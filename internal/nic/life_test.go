@@ -34,6 +34,7 @@ func wantNothingLeft(t *testing.T, a *Adapter) {
 	if n := len(a.programList()); n != 0 {
 		t.Errorf("%d programs still there", n)
 	}
+	wantNoGroups(t, a)
 	for i, w := range a.workers {
 		w.do(func() {
 			if len(w.links) != 0 || len(w.byQPN) != 0 || len(w.timers.q) != 0 {
@@ -74,6 +75,17 @@ func TestHangUpGivesEverythingBack(t *testing.T) {
 				cq := must[uapi.CreateCQReply](r, uapi.OpCreateCQ, &uapi.CreateCQRequest{CQE: 10, Channel: ch}).Handle
 				r.qp(pd, cq)
 				r.sharedMR(pd, 1<<16)
+				s := must[uapi.CreateSRQReply](r, uapi.OpCreateSRQ, &uapi.CreateSRQRequest{PD: pd, Attr: uapi.SRQAttr{MaxWR: 9}}).Handle
+				m := rcRequest(pd, cq)
+				m.Type, m.SRQ = qpstate.UD, s
+				ud := must[uapi.CreateQPReply](r, uapi.OpCreateQP, m).Handle
+				gid, _, _ := a.gid(0)
+				for range 3 {
+					must[uapi.HandleReply](r, uapi.OpCreateAH, &uapi.CreateAHRequest{PD: pd, Attr: qpstate.AHAttr{DGID: gid, IsGlobal: true, PortNum: 1}})
+				}
+				if got := r.call(uapi.OpAttachMcast, &uapi.McastRequest{QP: ud, GID: groupOf(a)}); got.errno != 0 {
+					t.Fatal(got.errno, got.text)
+				}
 			}
 			if n := a.keys.Len(); n != 4 {
 				t.Fatalf("%d keys, want 4", n)

@@ -22,6 +22,11 @@ const (
 	ResourceCQs
 	ResourceQPs
 	ResourceChannels
+	ResourceAHs
+	ResourceSRQs
+	// ResourceMcast counts queue pairs attached to multicast groups, once for each
+	// group.
+	ResourceMcast
 	// ResourceMappings counts distinct memory files of programs mapped by the
 	// adapter: a process has room for some 65,530 mappings.
 	ResourceMappings
@@ -50,6 +55,12 @@ func (r Resource) String() string {
 		return "queue pairs"
 	case ResourceChannels:
 		return "completion channels"
+	case ResourceAHs:
+		return "address handles"
+	case ResourceSRQs:
+		return "shared receive queues"
+	case ResourceMcast:
+		return "multicast attachments"
 	case ResourceMappings:
 		return "shared memory files"
 	case ResourceRegisteredBytes:
@@ -75,6 +86,9 @@ type Quota struct {
 	CQs             uint64 // completion queues
 	QPs             uint64 // queue pairs; a program has at most MaxProgramQPs
 	Channels        uint64 // completion channels, a pipe each
+	AHs             uint64 // address handles; a program has at most MaxProgramAHs
+	SRQs            uint64 // shared receive queues
+	Mcast           uint64 // multicast attachments
 	Mappings        uint64 // memory files mapped by the adapter
 	RegisteredBytes uint64 // bytes of memory regions of either kind
 	MappedBytes     uint64 // bytes of memory files mapped by the adapter
@@ -96,6 +110,12 @@ func (q *Quota) field(r Resource) *uint64 {
 		return &q.QPs
 	case ResourceChannels:
 		return &q.Channels
+	case ResourceAHs:
+		return &q.AHs
+	case ResourceSRQs:
+		return &q.SRQs
+	case ResourceMcast:
+		return &q.Mcast
 	case ResourceMappings:
 		return &q.Mappings
 	case ResourceRegisteredBytes:
@@ -173,14 +193,17 @@ const MaxProgramQPs = uapi.DoorbellIndices
 var (
 	defaultAdapterQuota = Quota{
 		Programs: 4096, PDs: 65536, MRs: 1 << 17, CQs: 1 << 18, QPs: 1 << 18, Channels: 16384,
+		AHs: 1 << 20, SRQs: 65536, Mcast: 65536,
 		Mappings: 32768, RegisteredBytes: 1 << 42, MappedBytes: 1 << 42, RingBytes: 16 << 30,
 	}
 	defaultUserQuota = Quota{
 		Programs: 1024, PDs: 32768, MRs: 1 << 17, CQs: 1 << 18, QPs: 1 << 18, Channels: 8192,
+		AHs: 1 << 19, SRQs: 65536, Mcast: 65536,
 		Mappings: 16384, RegisteredBytes: 1 << 42, MappedBytes: 1 << 42, RingBytes: 8 << 30,
 	}
 	defaultProgramQuota = Quota{
 		Programs: 1, PDs: 4096, MRs: 65536, CQs: 65536, QPs: MaxProgramQPs, Channels: 1024,
+		AHs: 65536, SRQs: 16384, Mcast: 16384,
 		Mappings: 8192, RegisteredBytes: 1 << 41, MappedBytes: 1 << 41, RingBytes: 4 << 30,
 	}
 )
@@ -191,6 +214,7 @@ func (l Limits) withDefaults() Limits {
 	l.User = l.User.withDefaults(&defaultUserQuota)
 	l.Program = l.Program.withDefaults(&defaultProgramQuota)
 	l.Program.QPs = min(l.Program.QPs, MaxProgramQPs)
+	l.Program.AHs = min(l.Program.AHs, MaxProgramAHs)
 	for _, f := range []struct {
 		v *uint32
 		d uint32

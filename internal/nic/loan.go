@@ -59,7 +59,7 @@ func (w *worker) takeRun(h *handed) {
 	if q == nil || q.dead {
 		return
 	}
-	w.setSource(&h.meta)
+	w.setSource(&h.meta, 0)
 	w.current = q
 	n := q.engine.HandleLent(w.now, &w.pkt, l.payload, l.size)
 	w.current = nil

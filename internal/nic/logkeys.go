@@ -21,6 +21,7 @@ const (
 	keyQPs        = "qps"
 	keyReason     = "reason"
 	keyRecvBuffer = "recv_buffer"
+	keySRQ        = "srq"
 	keySocket     = "socket"
 	keySrc        = "src"
 	keySuppressed = "suppressed"

@@ -138,7 +138,8 @@ func TestPathMTUOverTheLink(t *testing.T) {
 }
 
 // docs/security.md: foreign memory is refused, with the reason, to a program of
-// another user; shared memory is not. In need of root to become that user.
+// another user; shared memory is not. So is a Q_Key with bit 31 to a program
+// without privilege. In need of root to become that user.
 func TestForeignMemoryOfAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to start a program of another user")

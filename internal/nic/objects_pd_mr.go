@@ -32,7 +32,7 @@ func (p *program) deallocPD(m *uapi.HandleRequest) (reply, error) {
 	case !ok:
 		return reply{}, errHandle("protection domain", m.Handle)
 	case d.users > 0:
-		return reply{}, errBusy("the protection domain", d.users, "memory regions and queue pairs")
+		return reply{}, errBusy("the protection domain", d.users, "objects in it (memory regions, windows, queue pairs, shared receive queues, address handles)")
 	}
 	p.pds.remove(m.Handle)
 	p.a.freePD(d.pd)

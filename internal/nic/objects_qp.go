@@ -8,6 +8,7 @@ import (
 	"github.com/softroce/softroce/pkg/mrtable"
 	"github.com/softroce/softroce/pkg/qpstate"
 	"github.com/softroce/softroce/pkg/transport"
+	"github.com/softroce/softroce/pkg/wq"
 )
 
 // qpParts is what a new queue pair takes before it exists; undo gives back
@@ -15,6 +16,7 @@ import (
 type qpParts struct {
 	pd         *pdObject
 	send, recv *cqObject
+	srq        *srqObject  // nil: none
 	caps       qpstate.Cap // actual
 	index      uint32
 	worker     *worker
@@ -27,7 +29,13 @@ func (t *qpParts) sqRef() uapi.RingRef {
 	return t.sq.ref(t.caps.MaxSendWR, t.caps.MaxSendSGE, t.caps.MaxInlineData)
 }
 
-func (t *qpParts) rqRef() uapi.RingRef { return t.rq.ref(t.caps.MaxRecvWR, t.caps.MaxRecvSGE, 0) }
+// rqRef is zero with a shared receive queue.
+func (t *qpParts) rqRef() uapi.RingRef {
+	if t.srq != nil {
+		return uapi.RingRef{}
+	}
+	return t.rq.ref(t.caps.MaxRecvWR, t.caps.MaxRecvSGE, 0)
+}
 
 func (t *qpParts) fail() {
 	for i := len(t.undo) - 1; i >= 0; i-- {
@@ -46,6 +54,10 @@ func (p *program) createQP(m *uapi.CreateQPRequest) (reply, error) {
 		return reply{}, err
 	}
 	t.pd.users++
+	if t.srq != nil {
+		t.srq.users++
+		t.srq.homes[t.worker.index]++
+	}
 	for _, c := range []*cqObject{t.send, t.recv} {
 		c.users++
 		c.homes[t.worker.index]++
@@ -56,7 +68,9 @@ func (p *program) createQP(m *uapi.CreateQPRequest) (reply, error) {
 		SQ: t.sqRef(), RQ: t.rqRef(),
 	}}
 	r.fds = p.rings.appendUnsent(r.fds, t.sq)
-	r.fds = p.rings.appendUnsent(r.fds, t.rq)
+	if t.srq == nil {
+		r.fds = p.rings.appendUnsent(r.fds, t.rq)
+	}
 	return r, nil
 }
 
@@ -73,13 +87,16 @@ func (p *program) checkCreateQP(m *uapi.CreateQPRequest, t *qpParts) error {
 	if t.recv, ok = p.cqs.lookup(m.RecvCQ); !ok {
 		return errHandle("completion queue (recv_cq)", m.RecvCQ)
 	}
-	switch {
-	case m.Type != qpstate.RC:
-		return refuse(syscall.EOPNOTSUPP, "qp_type %v: this adapter has RC only", m.Type)
-	case m.SRQ != 0:
-		return refuse(syscall.EOPNOTSUPP, "srq %d: this adapter has no shared receive queues yet", m.SRQ)
+	if m.Type != qpstate.RC && m.Type != qpstate.UC && m.Type != qpstate.UD {
+		return refuse(syscall.EOPNOTSUPP, "qp_type %v: this adapter has RC, UC and UD", m.Type)
+	}
+	if err := p.checkSRQ(m, t); err != nil {
+		return err
 	}
 	l, c := &p.a.cfg.Limits, &m.Cap
+	if t.srq != nil {
+		c.MaxRecvWR, c.MaxRecvSGE = 0, 0 // not looked at (ibv_create_qp(3))
+	}
 	for _, f := range []struct {
 		name, limitName string
 		v, limit        uint32
@@ -95,7 +112,29 @@ func (p *program) checkCreateQP(m *uapi.CreateQPRequest, t *qpParts) error {
 		}
 	}
 	t.caps = *c
-	t.caps.MaxSendWR, t.caps.MaxRecvWR = uapi.SlotCount(c.MaxSendWR), uapi.SlotCount(c.MaxRecvWR)
+	t.caps.MaxSendWR = uapi.SlotCount(c.MaxSendWR)
+	if t.srq == nil {
+		t.caps.MaxRecvWR = uapi.SlotCount(c.MaxRecvWR)
+	}
+	return nil
+}
+
+// checkSRQ finds the shared receive queue that a creation names. It must be of
+// the queue pair's domain: receives are checked against that.
+func (p *program) checkSRQ(m *uapi.CreateQPRequest, t *qpParts) error {
+	if m.SRQ == 0 {
+		return nil
+	}
+	o, ok := p.srqs.lookup(m.SRQ)
+	switch {
+	case !ok:
+		return errHandle("shared receive queue", m.SRQ)
+	case o.pd != t.pd:
+		return refuse(syscall.EINVAL, "srq %d is of another protection domain than the queue pair", m.SRQ)
+	case o.over.Load():
+		return refuse(syscall.EINVAL, "srq %d is in error: its ring was corrupt", m.SRQ)
+	}
+	t.srq = o
 	return nil
 }
 
@@ -114,7 +153,10 @@ func (p *program) newQP(m *uapi.CreateQPRequest, t *qpParts) (*qpObject, error) 
 	}
 	q := &qp{
 		qpn: t.qpn, handle: p.qps.reserve(), index: t.index, prog: p, link: p.links[t.worker.index],
-		sendCQ: t.send.cqueue, recvCQ: t.recv.cqueue, worker: t.worker,
+		sendCQ: t.send.cqueue, recvCQ: t.recv.cqueue, worker: t.worker, datagrams: m.Type == qpstate.UD,
+	}
+	if t.srq != nil {
+		q.srq = t.srq.srqueue
 	}
 	if err := p.buildQP(m, t, q); err != nil {
 		return nil, err
@@ -126,19 +168,27 @@ func (p *program) newQP(m *uapi.CreateQPRequest, t *qpParts) (*qpObject, error) 
 	if err != nil {
 		return nil, refuse(errnoOf(err, syscall.ENOMEM), "%v", err)
 	}
-	return &qpObject{qp: q, pd: t.pd, send: t.send, recv: t.recv, sq: t.sq, rq: t.rq, worker: t.worker, caps: t.caps, kind: m.Type}, nil
+	return &qpObject{
+		qp: q, pd: t.pd, send: t.send, recv: t.recv, srq: t.srq, sq: t.sq, rq: t.rq, worker: t.worker, caps: t.caps, kind: m.Type,
+	}, nil
 }
 
 // takeNumbers takes a doorbell index, a place on a worker and a QPN. The
-// worker is that of the CQ's other queue pairs, when there are some, so that
-// queue pairs that share a CQ share a worker.
+// worker is that of the SRQ's or the CQ's other queue pairs, when there are some,
+// so that queue pairs that share a queue share a worker.
 func (p *program) takeNumbers(t *qpParts) error {
 	var ok bool
 	if t.index, ok = p.index.take(MaxProgramQPs); !ok {
 		return refuse(syscall.ENOMEM, "all %d doorbell indices of the program are in use", MaxProgramQPs)
 	}
 	t.undo = append(t.undo, func() { p.index.give(t.index) })
-	home := t.send.home()
+	home := -1
+	if t.srq != nil {
+		home = t.srq.home()
+	}
+	if home < 0 {
+		home = t.send.home()
+	}
 	if home < 0 {
 		home = t.recv.home()
 	}
@@ -158,6 +208,9 @@ func (p *program) takeRings(t *qpParts) (err error) {
 		return err
 	}
 	t.undo = append(t.undo, func() { p.rings.release(t.sq) })
+	if t.srq != nil {
+		return nil
+	}
 	if t.rq, err = p.rings.alloc(uapi.RQRingSize(t.caps.MaxRecvWR, t.caps.MaxRecvSGE)); err != nil {
 		return err
 	}
@@ -170,14 +223,20 @@ func (p *program) buildQP(m *uapi.CreateQPRequest, t *qpParts, q *qp) (err error
 	if q.sq, err = uapi.NewSQConsumer(t.sq.mem, t.sqRef()); err != nil {
 		return refuse(syscall.ENOMEM, "send queue: %v", err)
 	}
-	if q.rq, err = uapi.NewRQConsumer(t.rq.mem, t.rqRef()); err != nil {
-		return refuse(syscall.ENOMEM, "receive queue: %v", err)
+	w, caps := t.worker, t.caps
+	var recv wq.RecvSource
+	if t.srq != nil {
+		recv, caps.MaxRecvSGE = t.srq.source(w), t.srq.maxSGE
+	} else {
+		if q.rq, err = uapi.NewRQConsumer(t.rq.mem, t.rqRef()); err != nil {
+			return refuse(syscall.ENOMEM, "receive queue: %v", err)
+		}
+		recv = q.rq
 	}
-	w := t.worker
 	q.engine, err = transport.New(transport.Config{
 		Type: m.Type, QPN: t.qpn, PD: t.pd.pd, Keys: p.a.keys,
-		SendCQ: t.send.sink(w), RecvCQ: t.recv.sink(w), Recv: q.rq,
-		Cap: t.caps, SQSigAll: m.SQSigAll, Slab: p.links[w.index].slab, Stage: &w.stage, Counters: &w.counters,
+		SendCQ: t.send.sink(w), RecvCQ: t.recv.sink(w), Recv: recv, SRQ: t.srq != nil, AHs: &p.links[w.index].ahs,
+		Cap: caps, SQSigAll: m.SQSigAll, Slab: p.links[w.index].slab, Stage: &w.stage, Counters: &w.counters,
 		MaxRDAtomic: p.a.cfg.Limits.MaxRDAtomic, Window: p.a.cfg.Window,
 	})
 	if err != nil {
@@ -194,6 +253,9 @@ func (p *program) modifyQP(m *uapi.ModifyQPRequest) (reply, error) {
 		return reply{}, errHandle("queue pair", m.Handle)
 	}
 	if err := checkAccessFlags(&m.Attr, m.Mask); err != nil {
+		return reply{}, err
+	}
+	if err := p.checkQKey(&m.Attr, m.Mask); err != nil {
 		return reply{}, err
 	}
 	var err error
@@ -260,12 +322,15 @@ func (p *program) queryQP(m *uapi.HandleRequest) (reply, error) {
 	return reply{body: &r}, nil
 }
 
-// destroyQP ends a queue pair: outstanding requests give no completion any
+// destroyQP ends a queue pair that is attached to no multicast group: outstanding requests give no completion any
 // more, completions in the CQ stay.
 func (p *program) destroyQP(m *uapi.HandleRequest) (reply, error) {
 	o, ok := p.qps.lookup(m.Handle)
-	if !ok {
+	switch {
+	case !ok:
 		return reply{}, errHandle("queue pair", m.Handle)
+	case len(o.groups) > 0:
+		return reply{}, refuse(syscall.EBUSY, "the queue pair is attached to %d multicast groups; detach it first", len(o.groups))
 	}
 	if !o.worker.do(func() { o.worker.removeQP(o.qp) }) {
 		return reply{}, p.a.errStopped()
@@ -278,10 +343,15 @@ func (p *program) destroyQP(m *uapi.HandleRequest) (reply, error) {
 	p.a.unplaceQP(o.worker.index)
 	p.index.give(o.qp.index)
 	o.pd.users--
+	if o.srq != nil {
+		o.srq.users--
+		o.srq.homes[o.worker.index]--
+	}
 	for _, c := range []*cqObject{o.send, o.recv} {
 		c.users--
 		c.homes[o.worker.index]--
 	}
 	p.account.release(ResourceQPs, 1)
+	p.sweepAHs() // perhaps it was its datagrams that they waited for
 	return reply{body: &uapi.DestroyReply{AsyncEvents: p.endAsync(asyncQP, m.Handle)}}, nil
 }

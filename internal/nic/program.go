@@ -9,6 +9,7 @@ import (
 	"github.com/softroce/softroce/internal/shm"
 	"github.com/softroce/softroce/internal/shm/foreign"
 	"github.com/softroce/softroce/internal/uapi"
+	"github.com/softroce/softroce/pkg/bth"
 	"github.com/softroce/softroce/pkg/mrtable"
 	"github.com/softroce/softroce/pkg/qpstate"
 )
@@ -47,6 +48,9 @@ type program struct {
 	channels handles[*channelObject]
 	cqs      handles[*cqObject]
 	qps      handles[*qpObject]
+	srqs     handles[*srqObject]
+	ahs      ahTable
+	retired  []*ahObject // destroyed, and perhaps named by a request that waits
 	mappings map[fileID]*mapping
 }
 
@@ -54,7 +58,7 @@ type program struct {
 type (
 	pdObject struct {
 		pd    mrtable.PD
-		users int // MRs and QPs
+		users int // objects in it
 	}
 	mrObject struct {
 		pd      *pdObject
@@ -85,6 +89,8 @@ type (
 		caps   qpstate.Cap // actual
 		told   bool        // QP_FATAL was posted for a stopped one
 		kind   qpstate.Type
+		srq    *srqObject       // nil: none
+		groups map[bth.GID]bool // multicast groups that it is attached to
 	}
 )
 

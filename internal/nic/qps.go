@@ -3,6 +3,7 @@ package nic
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -24,12 +25,14 @@ func (w *worker) addProgram(l *programLink) error {
 	if err := w.poller.Add(l.eventfd.FD(), tokenProgram+uint64(l.eventfd.FD())); err != nil {
 		return fmt.Errorf("watch a program's doorbell: %w", err)
 	}
+	l.ahs = ahPaths{w: w, table: &l.owner.ahs}
 	w.links = append(w.links, l)
 	return nil
 }
 
 // removeProgram forgets a program; its queue pairs have been removed.
 func (w *worker) removeProgram(l *programLink) {
+	l.ahs.close()
 	for i, x := range w.links {
 		if x == l {
 			w.links = append(w.links[:i], w.links[i+1:]...)
@@ -50,6 +53,9 @@ func (w *worker) addQP(q *qp) error {
 	}
 	q.link.doorbell.Limit(uint32(len(q.link.qps)))
 	q.link.qps[q.index] = q
+	if q.datagrams {
+		q.link.datagrams = append(q.link.datagrams, q)
+	}
 	w.byQPN[q.qpn] = q
 	return nil
 }
@@ -66,6 +72,9 @@ func (w *worker) removeQP(q *qp) {
 	w.lastQP = nil
 	if int(q.index) < len(q.link.qps) && q.link.qps[q.index] == q {
 		q.link.qps[q.index] = nil
+	}
+	if i := slices.Index(q.link.datagrams, q); i >= 0 {
+		q.link.datagrams = slices.Delete(q.link.datagrams, i, i+1)
 	}
 	w.timers.remove(q)
 	w.batch.drop(q)
@@ -110,7 +119,9 @@ func (w *worker) modifyQP(q *qp, a *qpstate.Attr, m qpstate.Mask) error {
 	if q.engine.State() == qpstate.Reset {
 		w.batch.drop(q)
 		q.sq.Skip()
-		q.rq.Skip()
+		if q.rq != nil {
+			q.rq.Skip()
+		}
 		q.sqWaits, q.warned = false, 0
 	}
 	w.active.push(q)
@@ -131,7 +142,7 @@ type connection struct {
 // resolve turns an address vector into the connection of a queue pair, whose
 // flow is to be closed.
 func (w *worker) resolve(q *qp, a *qpstate.Attr, m qpstate.Mask) (*connection, error) {
-	gid, local, err := w.sourceOf(&a.AH)
+	gid, local, err := w.a.sourceOf(&a.AH, false)
 	if err != nil {
 		return nil, err
 	}
@@ -165,13 +176,13 @@ func (w *worker) resolve(q *qp, a *qpstate.Attr, m qpstate.Mask) (*connection, e
 }
 
 // sourceOf gives the local address of an address vector, or says in the
-// field's words what is wrong with it.
-func (w *worker) sourceOf(ah *qpstate.AHAttr) (bth.GID, netip.Addr, error) {
-	gid, local, ok := w.a.gid(int(ah.SGIDIndex))
+// field's words what is wrong with it. Only a datagram can go to a group.
+func (a *Adapter) sourceOf(ah *qpstate.AHAttr, groups bool) (bth.GID, netip.Addr, error) {
+	gid, local, ok := a.gid(int(ah.SGIDIndex))
 	if !ok {
 		return gid, local, refuse(unix.EINVAL, "sgid_index %d: the adapter's GID table has no such entry (see softroce devinfo)", ah.SGIDIndex)
 	}
-	if ah.DGID.IsZero() || ah.DGID.IsMulticast() || ah.DGID.Is4() && noPeer4(ah.DGID.Addr()) {
+	if ah.DGID.IsZero() || ah.DGID.IsMulticast() && !groups || ah.DGID.Is4() && noPeer4(ah.DGID.Addr()) {
 		return gid, local, refuse(unix.EINVAL, "dgid %s is no address of a peer", ah.DGID)
 	}
 	if gid.Is4() != ah.DGID.Is4() {

@@ -143,12 +143,18 @@ func (w *worker) overflow(c *cqueue) {
 	}
 	c.prog.postAsync(uapi.EventCQErr, uapi.ElementCQ, c.handle)
 	c.over.Store(true)
-	if !slices.Contains(w.over, c.prog) {
-		w.over = append(w.over, c.prog)
+	w.endUsersOf(c.prog)
+}
+
+// endUsersOf has those queue pairs of a program end, at the end of the turn, that
+// use a queue that was given up.
+func (w *worker) endUsersOf(p *program) {
+	if !slices.Contains(w.over, p) {
+		w.over = append(w.over, p)
 	}
 }
 
-// endUsers ends the queue pairs of the queues that overflowed: one look at
+// endUsers ends the queue pairs of the queues that were given up: one look at
 // each of a program's queue pairs, however many of its queues did.
 func (w *worker) endUsers() {
 	for _, p := range w.over {
@@ -164,8 +170,13 @@ func (w *worker) endUsers() {
 	w.over = w.over[:0]
 }
 
+// overQueue says that a queue which the queue pair uses was given up.
+func (q *qp) overQueue() bool {
+	return q.sendCQ.over.Load() || q.recvCQ.over.Load() || q.srq != nil && q.srq.over.Load()
+}
+
 // fatalUsers ends this worker's queue pairs of p that use a queue that
-// overflowed.
+// was given up.
 func (w *worker) fatalUsers(p *program) {
 	for _, l := range w.links {
 		if l.owner != p {
@@ -173,7 +184,7 @@ func (w *worker) fatalUsers(p *program) {
 		}
 		for _, q := range l.qps {
 			// A dead one's engine may be half-way through something.
-			if q != nil && !q.dead && (q.sendCQ.over.Load() || q.recvCQ.over.Load()) {
+			if q != nil && !q.dead && q.overQueue() {
 				q.engine.Fatal(w.now)
 				w.active.push(q)
 			}

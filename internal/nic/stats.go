@@ -23,12 +23,13 @@ const (
 	DropMalformed             // malformed in another way
 	DropHandover              // steered to another worker, whose lane was full
 	DropNoQP                  // no queue pair of that number
+	DropNoGroup               // to a multicast group that is not joined, or with a QPN that does not go with the address
 	DropICRC                  // the ICRC is wrong
 	NumDrops
 )
 
 var dropNames = [NumDrops]string{
-	"truncated", "short", "version", "opcode", "pad", "malformed", "handover", "no_qp", "icrc",
+	"truncated", "short", "version", "opcode", "pad", "malformed", "handover", "no_qp", "no_group", "icrc",
 }
 
 // String is the reason as metrics name it.

@@ -22,7 +22,8 @@ type qp struct {
 	index  uint32 // the program's doorbell index
 	engine *transport.QP
 	sq     *uapi.SQConsumer
-	rq     *uapi.RQConsumer
+	rq     *uapi.RQConsumer // nil with a shared receive queue
+	srq    *srqueue         // nil without
 	sendCQ *cqueue
 	recvCQ *cqueue
 	prog   *program
@@ -30,8 +31,9 @@ type qp struct {
 	worker *worker
 
 	connection
-	hasFlow bool
-	trials  [ways]trial // of segmentation
+	hasFlow   bool
+	datagrams bool        // UD: each packet goes where its address handle says
+	trials    [ways]trial // of segmentation
 
 	// Worker's bookkeeping.
 	dead     bool // a memory fault or a hostile ring: no more work
@@ -54,6 +56,9 @@ type programLink struct {
 	eventfd  *shm.Doorbell
 	qps      []*qp // by doorbell index; nil where none
 	owner    *program
+
+	datagrams []*qp // of type UD
+	ahs       ahPaths
 }
 
 // qpList is the queue of queue pairs that may have packets to send.
@@ -398,6 +403,11 @@ func (w *worker) pull(q *qp, budget int) (sent int, more bool) {
 			}
 			return sent, false
 		}
+		if q.datagrams {
+			w.batch.addDatagram(q, q.link.ahs.last, n, &tx)
+			sent += n
+			continue
+		}
 		w.batch.add(q, n, &tx)
 		w.watchSegments(q, &tx)
 		sent += n + w.pullMiddles(q, &tx)
@@ -437,9 +447,11 @@ func (w *worker) settle(q *qp) {
 		}
 		w.event(q, ev)
 	}
-	if err := q.rq.Err(); err != nil && q.engine.State() != qpstate.Err {
-		w.badRing(q, err)
-		w.active.push(q)
+	if q.rq != nil {
+		if err := q.rq.Err(); err != nil && q.engine.State() != qpstate.Err {
+			w.badRing(q, err)
+			w.active.push(q)
+		}
 	}
 	if q.engine.Flushing() {
 		w.postpone(q)

@@ -67,6 +67,7 @@ type worker struct {
 	peers    *transport.Peers // windows of those that queue pairs here are connected to
 	learner  learner
 	routes   map[netip.Addr]*route
+	groups   map[netip.Addr]*groupHere // multicast
 	counters transport.Counters
 	stats    WorkerStats
 	pkt      transport.Packet
@@ -118,6 +119,7 @@ func newWorker(a *Adapter, index int, ep *udp4791.Endpoint) (*worker, error) {
 		a: a, index: index, ep: ep,
 		byQPN:  make(map[bth.QPN]*qp),
 		routes: make(map[netip.Addr]*route),
+		groups: make(map[netip.Addr]*groupHere),
 		events: make([]uint64, 64),
 		done:   make(chan struct{}),
 	}
