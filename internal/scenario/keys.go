@@ -139,7 +139,7 @@ func (s *script) bind(wr *wq.SendWR, w *words) {
 		if err != nil {
 			w.fail(fmt.Errorf("pages: %w", err))
 		}
-		wr.SGList = append(wr.SGList, wq.SGE{Addr: memBase + i*pageLen, Length: uint32(size), LKey: mrtable.LKey(wr.Bind.MR)})
+		wr.SGList = append(wr.SGList, wq.SGE{Addr: memBase + i*pageLen, Length: uint32(size), LKey: wr.Bind.MR})
 	}
 	wr.Bind.MR = 0
 }

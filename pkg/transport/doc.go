@@ -12,15 +12,17 @@
 //
 // No sent packet is stored: a packet is built, the first time and each further
 // time, from its work request and its PSN. Nothing is allocated per packet or
-// per work request in steady state.
+// per work request in steady state; only a bind and a fast registration make
+// something new.
 //
 // Files: qp.go routes; requester.go sends requests and completer.go takes what
 // comes back; retransmit.go owns timers and retries, window.go how much is in
 // flight to a peer, peers.go whose turn it is there; responder.go checks and
-// executes requests; read.go and atomic.go have what is special to them; nak.go
-// answers; uc.go has unreliable connections, ud.go datagrams; build.go makes
-// bytes; runs.go sends and takes rows of Middle packets at once, with the same effect as one by one; modify.go changes the state;
-// errors.go maps faults to NAK codes and completion statuses.
+// executes requests; read.go and atomic.go have what is special to them;
+// localops.go has requests that make no packet; nak.go answers; build.go makes
+// bytes; runs.go sends and takes rows of Middle packets at once, with the same
+// effect as one by one; uc.go and ud.go are the unreliable services; modify.go
+// changes the state; errors.go maps faults to NAK codes and completion statuses.
 //
 // A QP is used by one goroutine at a time.
 package transport

@@ -2,6 +2,7 @@ package transport_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/softroce/softroce/internal/simnet"
 	"github.com/softroce/softroce/pkg/bth"
+	"github.com/softroce/softroce/pkg/mrtable"
 	"github.com/softroce/softroce/pkg/qpstate"
 	"github.com/softroce/softroce/pkg/wq"
 )
@@ -149,9 +151,11 @@ func fuzzPackets(t *testing.T, typ qpstate.Type, data []byte) {
 	if err := a.keys.Mark(a.mr); err != nil { // the remote rights cover the upper half only
 		t.Fatal(err)
 	}
-	if a.mr, err = a.keys.Register(1, a.mem[size/2:], memBase, size/2, allAccess, 0); err != nil {
+	if a.mr, err = a.keys.Register(1, a.mem[size/2:], memBase, size/2, allAccess|mrtable.AccessMWBind, 0); err != nil {
 		t.Fatal(err)
 	}
+	w := a.window(mrtable.WindowType2)
+	a.post(start, a.bindWR(w, 0, size/4, allAccess))
 	for i := 0; i < 6; i++ {
 		for _, op := range fuzzOps[typ] {
 			n := 700
@@ -190,7 +194,11 @@ func fuzzPackets(t *testing.T, typ qpstate.Type, data []byte) {
 			now = now.Add(time.Duration(how) * 50 * time.Microsecond)
 			a.qp.HandleTimeout(now)
 		}
-		steer(a, p, how)
+		if _, err := a.keys.RemoteOf(w.RKey(), 1, 0x11, memBase, 1, mrtable.AccessRemoteRead); err != nil && how&4 != 0 {
+			wr := a.bindWR(w, 0, size/4, allAccess)
+			_ = a.qp.PostSend(now, &wr) // in ERR it is flushed
+		}
+		steer(a, p, how, uint32(w.RKey()))
 		a.parsed.Src, a.parsed.Dst = b.gid, a.gid
 		if a.parsed.Parse(p) == nil {
 			a.qp.HandlePacket(now, &a.parsed)
@@ -229,8 +237,8 @@ func runOfPacket(e *end, now time.Time, how byte) {
 }
 
 // steer brings a packet's class, P_Key, PSN and key into range, unless how says
-// not to.
-func steer(e *end, p []byte, how byte) {
+// not to. window is the key of a window, the one that a SEND with Invalidate gets.
+func steer(e *end, p []byte, how byte, window uint32) {
 	if len(p) < bth.BTHLen+bth.ICRCLen || how&8 != 0 {
 		return
 	}
@@ -257,11 +265,17 @@ func steer(e *end, p []byte, how byte) {
 		copy(p[bth.BTHLen:], []byte{0x11, 0x11, 0x11, 0x11})
 	}
 	at := bth.BTHLen
+	if info.Headers.Has(bth.HasIETH) && len(p) >= at+4+bth.ICRCLen {
+		binary.BigEndian.PutUint32(p[at:], window)
+	}
 	if len(p) < at+16+bth.ICRCLen || !info.Headers.Has(bth.HasRETH) && !info.Headers.Has(bth.HasAtomicETH) {
 		return
 	}
 	key := uint32(e.mr.RKey())
-	p[at+8], p[at+9], p[at+10], p[at+11] = byte(key>>24), byte(key>>16), byte(key>>8), byte(key)
+	if p[at+11]&1 != 0 {
+		key = window
+	}
+	binary.BigEndian.PutUint32(p[at+8:], key)
 	if how&64 == 0 {
 		copy(p[at:at+6], []byte{0, 0, 0, 0, 0, 1})
 	}

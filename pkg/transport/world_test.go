@@ -10,6 +10,7 @@ import (
 	"github.com/softroce/softroce/internal/simnet"
 	"github.com/softroce/softroce/pkg/bth"
 	"github.com/softroce/softroce/pkg/cq"
+	"github.com/softroce/softroce/pkg/mrtable"
 	"github.com/softroce/softroce/pkg/qpstate"
 	"github.com/softroce/softroce/pkg/wq"
 )
@@ -27,7 +28,8 @@ const (
 	addCell    = landOff + slots*slotSize  // the peer's FETCH_ADDs
 	swapCell   = addCell + 8               // the peer's CMP_SWAPs
 	resultOff  = swapCell + 8              // where atomics land
-	worldSize  = resultOff + 8*slots       // bytes
+	fastOff    = resultOff + 8*slots       // the pages of the fast region
+	worldSize  = fastOff + slots*fastPage  // bytes
 	maxPending = 2 * slots                 // sends posted and not completed, a side
 	stuckAfter = 60 * time.Second          // of virtual time without a completion
 	netDelay   = 20 * time.Microsecond     // one way
@@ -47,11 +49,14 @@ type op struct {
 	n        int
 	src      int // offset in the sender's memory, or in the peer's for a READ
 	slot     int
+	at       int // offset in the peer's memory, of a WRITE
 	imm      uint32
 	signaled bool
 	want     uint64 // atomics: the value to come back
 	solicit  bool
 	inline   bool
+	via      *export      // that it opens, closes or goes by
+	inv      mrtable.RKey // SEND with Invalidate
 }
 
 // side is one end of the world with its model.
@@ -70,8 +75,9 @@ type side struct {
 	posted   []uint64 // receives in the queue
 	nextRecv uint64
 	recvDue  []time.Time // when further receives are posted
-	blocked  time.Time   // a full socket until then
-	unsigned int         // unsignaled requests since the last signaled one
+	exports  [2]*export
+	blocked  time.Time // a full socket until then
+	unsigned int       // unsignaled requests since the last signaled one
 }
 
 // world is two queue pairs, both sending, on one bad network.
@@ -84,6 +90,8 @@ type world struct {
 	steps  int
 	err    error
 	lastOK time.Time
+	opened int // exports, by requests
+	closed int // exports, by the peer
 	trace  func(string)
 	twin   *twin // nil: nothing is compared
 }
@@ -104,6 +112,7 @@ func newWorld(t testing.TB, c worldConfig) *world {
 	w.net = simnet.New(c.net, start)
 	o := c.opts.withDefaults()
 	o.memSize = worldSize
+	o.memAccess |= mrtable.AccessMWBind
 	for i := range w.sides {
 		r := simnet.NewRand(w.rand.Uint64())
 		w.sides[i] = &side{end: newEnd(t, bth.QPN(0x11*(i+1)), byte(i+1), o), index: i, rand: &r, toPost: c.ops, nextID: 1, nextRecv: 1}
@@ -112,6 +121,7 @@ func newWorld(t testing.TB, c worldConfig) *world {
 	for _, s := range w.sides {
 		clear(s.mem[recvOff:])
 		s.model = append([]byte(nil), s.mem...)
+		s.makeExports(t)
 	}
 	a.to(qpstate.RTS, b.end, o)
 	b.to(qpstate.RTS, a.end, o)
@@ -185,6 +195,9 @@ func (w *world) nextTime(now time.Time) (time.Time, bool) {
 		}
 		if len(s.recvDue) > 0 {
 			take(s.recvDue[0])
+		}
+		if s.mayPost() {
+			take(now) // requests were done without a packet
 		}
 	}
 	if ok && !at.After(now) {
@@ -292,17 +305,19 @@ func (s *side) addRecv(now time.Time) {
 
 var worldOps = [...]wq.Opcode{
 	wq.Send, wq.SendWithImm, wq.RDMAWrite, wq.RDMAWriteWithImm, wq.RDMARead, wq.RDMARead,
-	wq.AtomicFetchAndAdd, wq.AtomicCmpAndSwp,
+	wq.AtomicFetchAndAdd, wq.AtomicCmpAndSwp, wq.SendWithInv, wq.LocalInv,
+}
+
+// mayPost says whether there is something to post, and a slot for it: the slot's
+// last user must be known to be done.
+func (s *side) mayPost() bool {
+	return s.toPost > 0 && len(s.ops) < maxPending && (len(s.ops) == 0 || s.ops[0].id+slots > s.nextID)
 }
 
 func (w *world) postSends(s *side, now time.Time) {
-	for s.toPost > 0 && len(s.ops) < maxPending {
+	for s.mayPost() {
 		o := op{id: s.nextID, code: worldOps[s.rand.IntN(len(worldOps))], imm: uint32(s.rand.Uint64())}
 		o.slot = int(o.id) % slots
-		// The slot's last user must be known to be done.
-		if len(s.ops) > 0 && s.ops[0].id+slots <= o.id {
-			return
-		}
 		o.n = s.length()
 		o.src = s.rand.IntN(slotSize)
 		if o.code == wq.RDMARead {
@@ -346,9 +361,22 @@ func (w *world) postOp(s *side, now time.Time, o *op) bool {
 	if s.rand.IntN(5) == 0 {
 		wr.Flags |= wq.SendFence
 	}
+	switch o.code {
+	case wq.LocalInv:
+		s.planLocal(o, &wr)
+	case wq.SendWithInv:
+		w.planInvalidate(s, o, &wr)
+	case wq.RDMAWrite, wq.RDMAWriteWithImm:
+		o.at = writeOff + o.slot*slotSize
+		wr.RemoteAddr = memBase + uint64(o.at)
+		w.planVia(s, o, &wr)
+	case wq.RDMARead:
+		w.planVia(s, o, &wr)
+	}
 	cut := s.rand.IntN(o.n + 1)
 	split := func(off int) []wq.SGE { return []wq.SGE{s.sge(off, cut), s.sge(off+cut, o.n-cut)} }
 	switch {
+	case o.code == wq.LocalInv || o.code == wq.BindMW || o.code == wq.RegMR:
 	case o.code == wq.RDMARead:
 		wr.RemoteAddr = memBase + uint64(o.src)
 		wr.SGList = split(landOff + o.slot*slotSize)
@@ -379,9 +407,6 @@ func (w *world) postOp(s *side, now time.Time, o *op) bool {
 		} else {
 			wr.SGList = split(o.src)
 		}
-		if o.code == wq.RDMAWrite || o.code == wq.RDMAWriteWithImm {
-			wr.RemoteAddr = memBase + uint64(writeOff+o.slot*slotSize)
-		}
 	}
 	if err := s.qp.PostSend(now, &wr); err != nil {
 		w.fail("side %d: post %d: %v", s.index, o.id, err)
@@ -391,9 +416,9 @@ func (w *world) postOp(s *side, now time.Time, o *op) bool {
 	s.toPost--
 	s.ops = append(s.ops, *o)
 	if o.code == wq.RDMAWrite {
-		copy(peer.model[writeOff+o.slot*slotSize:], s.mem[o.src:o.src+o.n])
+		copy(peer.model[o.at:], s.mem[o.src:o.src+o.n])
 	}
-	if o.code == wq.RDMAWriteWithImm || o.code == wq.Send || o.code == wq.SendWithImm {
+	if o.code == wq.RDMAWriteWithImm || o.code == wq.Send || o.code == wq.SendWithImm || o.code == wq.SendWithInv {
 		peer.arrivals = append(peer.arrivals, *o)
 	}
 	return true
@@ -446,6 +471,7 @@ func (w *world) sendDone(s *side, wc *cq.WC) {
 // checkOp looks at the memory that a request that is done has changed.
 func (w *world) checkOp(s *side, o *op) {
 	peer := w.peer(s)
+	w.localDone(s, o)
 	switch {
 	case o.code == wq.RDMARead:
 		at := landOff + o.slot*slotSize
@@ -460,8 +486,7 @@ func (w *world) checkOp(s *side, o *op) {
 			w.fail("side %d: %v %d returned %#x, want %#x", s.index, o.code, o.id, got, o.want)
 		}
 	case o.code == wq.RDMAWrite:
-		at := writeOff + o.slot*slotSize
-		if !bytes.Equal(peer.mem[at:at+o.n], s.mem[o.src:o.src+o.n]) {
+		if !bytes.Equal(peer.mem[o.at:o.at+o.n], s.mem[o.src:o.src+o.n]) {
 			w.fail("side %d: WRITE %d of %d bytes: data differs", s.index, o.id, o.n)
 		}
 	}
@@ -486,7 +511,7 @@ func (w *world) recvDone(s *side, wc *cq.WC, solicited bool) {
 	src := w.peer(s).mem[o.src : o.src+o.n]
 	at := recvOff + int(wc.WRID%slots)*slotSize
 	if o.code == wq.RDMAWriteWithImm {
-		at = writeOff + o.slot*slotSize
+		at = o.at
 	}
 	copy(s.model[at:], src)
 	if !bytes.Equal(s.mem[at:at+o.n], src) {
@@ -495,9 +520,10 @@ func (w *world) recvDone(s *side, wc *cq.WC, solicited bool) {
 	if int(wc.ByteLen) != o.n || solicited != o.solicit {
 		w.fail("side %d: message %d: byte_len %d, solicited %v, want %d, %v", s.index, o.id, wc.ByteLen, solicited, o.n, o.solicit)
 	}
-	if hasImm := o.code != wq.Send; hasImm != (wc.Flags&cq.WithImm != 0) || hasImm && wc.ImmData != o.imm {
+	if hasImm := o.code == wq.SendWithImm || o.code == wq.RDMAWriteWithImm; hasImm != (wc.Flags&cq.WithImm != 0) || hasImm && wc.ImmData != o.imm {
 		w.fail("side %d: message %d: immediate %#x", s.index, o.id, wc.ImmData)
 	}
+	w.invalidated(s, &o, wc)
 }
 
 // checkEnd compares all memory with the model, and looks for what is left.
@@ -512,5 +538,6 @@ func (w *world) checkEnd() {
 		if s.qp.State() != qpstate.RTS {
 			w.fail("side %d: state %v", s.index, s.qp.State())
 		}
+		w.checkExportsEnd(s)
 	}
 }
