@@ -75,7 +75,7 @@ func TestFastRegisterRules(t *testing.T) {
 			if err := b.tab.FastRegister(testPD, f.RKey(), winBase, allAccess, b.pagesOf(0)); err != nil {
 				b.t.Fatal(err)
 			}
-			a.pages[0].LKey = f.LKey()
+			a.pages[0].LKey, a.pages[0].Addr = f.LKey(), winBase
 		}, ErrPageMemory},
 	} {
 		b := newBed(t, allAccess)

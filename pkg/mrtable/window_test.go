@@ -292,6 +292,22 @@ func TestWindowLife(t *testing.T) {
 	}
 }
 
+// TestNoBindToWhatEnds: a bind that found the region, and comes to it when its end
+// has begun, is refused.
+func TestNoBindToWhatEnds(t *testing.T) {
+	b := newBed(t, bindAccess)
+	w := b.window(WindowType1)
+	g := b.r.h.now()
+	if !g.end() || !g.end() {
+		t.Error("a region without windows cannot end")
+	}
+	wantErr(t, "bind", b.tab.Bind(testQPN, testPD, b.args(w)), ErrBound)
+	if n := g.users.Load(); n != over {
+		t.Errorf("users %d after a refused bind", n)
+	}
+	wantErr(t, "the window", b.look(w.RKey(), testQPN, winBase+0x1000), ErrKey)
+}
+
 // TestWindowNeedsItsRegion: should a region ever go while a window is bound to
 // it, the window opens nothing.
 func TestWindowNeedsItsRegion(t *testing.T) {
