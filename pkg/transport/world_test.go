@@ -361,16 +361,16 @@ func (w *world) postOp(s *side, now time.Time, o *op) bool {
 	if s.rand.IntN(5) == 0 {
 		wr.Flags |= wq.SendFence
 	}
-	switch o.code {
-	case wq.LocalInv:
+	switch {
+	case o.code == wq.LocalInv:
 		s.planLocal(o, &wr)
-	case wq.SendWithInv:
+	case o.code == wq.SendWithInv:
 		w.planInvalidate(s, o, &wr)
-	case wq.RDMAWrite, wq.RDMAWriteWithImm:
+	case o.code == wq.RDMAWrite || o.code == wq.RDMAWriteWithImm:
 		o.at = writeOff + o.slot*slotSize
 		wr.RemoteAddr = memBase + uint64(o.at)
 		w.planVia(s, o, &wr)
-	case wq.RDMARead:
+	case o.code == wq.RDMARead:
 		w.planVia(s, o, &wr)
 	}
 	cut := s.rand.IntN(o.n + 1)
