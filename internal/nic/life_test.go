@@ -498,11 +498,11 @@ func TestKeysDieWithTheProgram(t *testing.T) {
 			pd = n
 		}
 		a.mu.Unlock()
-		if _, err := a.keys.Remote(key.RKey, pd, 0x10000, 8, mrtable.AccessRemoteWrite); err != nil {
+		if _, err := a.keys.Remote(key.RKey, pd, 0, 0x10000, 8, mrtable.AccessRemoteWrite); err != nil {
 			t.Fatal(err)
 		}
 	})
-	if _, err := a.keys.Remote(key.RKey, pd, 0x10000, 8, mrtable.AccessRemoteWrite); !errors.Is(err, mrtable.ErrKey) {
+	if _, err := a.keys.Remote(key.RKey, pd, 0, 0x10000, 8, mrtable.AccessRemoteWrite); !errors.Is(err, mrtable.ErrKey) {
 		t.Errorf("look-up after death: %v, want %v", err, mrtable.ErrKey)
 	}
 	r := rawHello(t, a)
@@ -521,7 +521,7 @@ func TestDeregWaitsForEveryWorker(t *testing.T) {
 	a.mu.Lock()
 	pd := a.lastPD
 	a.mu.Unlock()
-	seg, err := a.keys.Remote(mr.RKey, pd, 0x10000, 8, mrtable.AccessRemoteWrite)
+	seg, err := a.keys.Remote(mr.RKey, pd, 0, 0x10000, 8, mrtable.AccessRemoteWrite)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -531,7 +531,7 @@ func TestDeregWaitsForEveryWorker(t *testing.T) {
 		defer close(done)
 		close(busy)
 		for ctx.Err() == nil {
-			if _, err := a.keys.Remote(mr.RKey, pd, 0x10000, 8, mrtable.AccessRemoteWrite); err != nil {
+			if _, err := a.keys.Remote(mr.RKey, pd, 0, 0x10000, 8, mrtable.AccessRemoteWrite); err != nil {
 				break
 			}
 			runtime.Gosched()

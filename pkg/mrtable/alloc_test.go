@@ -18,7 +18,7 @@ func TestNoAllocation(t *testing.T) {
 		do   func()
 	}{
 		{"remote look-up and tail-last write", func() {
-			seg, _ := tab.RemoteOf(r.RKey(), testPD, testQPN, 0x1004, 4000, AccessRemoteWrite)
+			seg, _ := tab.Remote(r.RKey(), testPD, testQPN, 0x1004, 4000, AccessRemoteWrite)
 			sink = seg.WriteTailLast(buf, 3)
 		}},
 		{"local look-up, read and write", func() {
@@ -28,24 +28,24 @@ func TestNoAllocation(t *testing.T) {
 			buf[0] += seg.Bytes(0, 16)[3]
 		}},
 		{"atomics", func() {
-			seg, _ := tab.RemoteOf(r.RKey(), testPD, testQPN, 0x1000, 8, AccessRemoteAtomic)
+			seg, _ := tab.Remote(r.RKey(), testPD, testQPN, 0x1000, 8, AccessRemoteAtomic)
 			_, sink = seg.FetchAdd(0, 1)
 			_, sink = seg.CompareSwap(0, 1, 2)
 		}},
 		{"window and fast region", func() {
-			seg, _ := b.tab.RemoteOf(w.RKey(), testPD, testQPN, winBase+0x1000, 0x100, AccessRemoteWrite)
+			seg, _ := b.tab.Remote(w.RKey(), testPD, testQPN, winBase+0x1000, 0x100, AccessRemoteWrite)
 			sink = seg.WriteTailLast(buf, 0)
-			seg, _ = b.tab.RemoteOf(fast, testPD, testQPN, 0x7000000, 2*pageLen, AccessRemoteWrite)
+			seg, _ = b.tab.Remote(fast, testPD, testQPN, 0x7000000, 2*pageLen, AccessRemoteWrite)
 			sink = seg.WriteAt(buf, pageLen-100)
 			sink = seg.ReadAt(buf, pageLen-100)
 			_, sink = seg.FetchAdd(8, 1)
-			_, sink = b.tab.RemoteOf(w.RKey(), testPD, testQPN+1, winBase+0x1000, 1, AccessRemoteWrite)
+			_, sink = b.tab.Remote(w.RKey(), testPD, testQPN+1, winBase+0x1000, 1, AccessRemoteWrite)
 		}},
 		{"refusals", func() {
-			_, sink = tab.RemoteOf(r.RKey()^1, testPD, testQPN, 0x1000, 8, AccessRemoteAtomic)
-			_, sink = tab.RemoteOf(r.RKey(), testPD+1, testQPN, 0x1000, 8, AccessRemoteAtomic)
-			_, sink = tab.RemoteOf(r.RKey(), testPD, testQPN, 0x1000, 8, AccessMWBind|AccessRemoteRead)
-			_, sink = tab.RemoteOf(r.RKey(), testPD, testQPN, 0, 8, AccessRemoteRead)
+			_, sink = tab.Remote(r.RKey()^1, testPD, testQPN, 0x1000, 8, AccessRemoteAtomic)
+			_, sink = tab.Remote(r.RKey(), testPD+1, testQPN, 0x1000, 8, AccessRemoteAtomic)
+			_, sink = tab.Remote(r.RKey(), testPD, testQPN, 0x1000, 8, AccessMWBind|AccessRemoteRead)
+			_, sink = tab.Remote(r.RKey(), testPD, testQPN, 0, 8, AccessRemoteRead)
 			_, sink = Segment{}.FetchAdd(0, 1)
 		}},
 	} {
@@ -61,7 +61,7 @@ func BenchmarkRemote(b *testing.B) {
 	r := mustRegister(b, tab, testPD, HeapMemory(make([]byte, 4096)), 0x1000, 4096, allAccess)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := tab.RemoteOf(r.RKey(), testPD, testQPN, 0x1000, 4096, AccessRemoteWrite); err != nil {
+		if _, err := tab.Remote(r.RKey(), testPD, testQPN, 0x1000, 4096, AccessRemoteWrite); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -79,7 +79,7 @@ func BenchmarkRemoteWindow(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := tab.RemoteOf(w.RKey(), testPD, testQPN, 0x1000, 4096, AccessRemoteWrite); err != nil {
+		if _, err := tab.Remote(w.RKey(), testPD, testQPN, 0x1000, 4096, AccessRemoteWrite); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -116,7 +116,7 @@ func TestFastRegionMemory(t *testing.T) {
 		for _, p := range order {
 			model = append(model, b.mem[p*pageLen:][:pageLen]...)
 		}
-		seg, err := b.tab.RemoteOf(f.RKey(), testPD, testQPN, iova, uint64(n), AccessRemoteWrite)
+		seg, err := b.tab.Remote(f.RKey(), testPD, testQPN, iova, uint64(n), AccessRemoteWrite)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -101,7 +101,7 @@ func TestWholeAddressSpace(t *testing.T) {
 		{0xFFFFFFFFFFFFFC00, 0x800, ErrBounds},
 		{1, WholeLength, ErrBounds},
 	} {
-		seg, err := tab.RemoteOf(r.RKey(), testPD, testQPN, tt.va, tt.n, AccessRemoteWrite)
+		seg, err := tab.Remote(r.RKey(), testPD, testQPN, tt.va, tt.n, AccessRemoteWrite)
 		wantErr(t, "remote", err, tt.want)
 		_, err = tab.Local(r.LKey(), testPD, tt.va, tt.n, AccessLocalWrite)
 		wantErr(t, "local", err, tt.want)

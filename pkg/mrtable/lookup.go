@@ -19,7 +19,7 @@ func (t *Table) Local(k LKey, pd PD, va, n uint64, need Access) (Segment, error)
 	return g.check(pd, 0, va, n, need)
 }
 
-// RemoteOf checks a range that a peer names: [va, va+n) under key k, of a region
+// Remote checks a range that a peer names: [va, va+n) under key k, of a region
 // or a window, for the queue pair qpn of the domain pd, need being one or more of
 // the remote rights (0 is refused: there is no remote access without a right). A
 // range of length 0 is granted unchecked and gives the empty segment (IBTA Vol 1
@@ -27,7 +27,7 @@ func (t *Table) Local(k LKey, pd PD, va, n uint64, need Access) (Segment, error)
 //
 // Errors, in the order of the checks: [ErrKey], [ErrPD], [ErrQP], [ErrAccess],
 // [ErrBounds].
-func (t *Table) RemoteOf(k RKey, pd PD, qpn uint32, va, n uint64, need Access) (Segment, error) {
+func (t *Table) Remote(k RKey, pd PD, qpn uint32, va, n uint64, need Access) (Segment, error) {
 	if n == 0 {
 		return Segment{}, nil
 	}
@@ -83,9 +83,4 @@ func (g *grant) check(pd PD, qpn uint32, va, n uint64, need Access) (Segment, er
 		return Segment{}, ErrBounds
 	}
 	return Segment{mem: g.mem, off: g.memOff + (va - g.base), n: n, va: va}, nil
-}
-
-// Remote is [Table.RemoteOf] for no queue pair: windows of type 2 are refused.
-func (t *Table) Remote(k RKey, pd PD, va, n uint64, need Access) (Segment, error) {
-	return t.RemoteOf(k, pd, 0, va, n, need)
 }

@@ -78,7 +78,7 @@ func TestLookUp(t *testing.T) {
 				err error
 			)
 			if tt.remote {
-				seg, err = tab.RemoteOf(r.RKey()^RKey(tt.badKey), tt.pd, testQPN, tt.va, tt.n, tt.need)
+				seg, err = tab.Remote(r.RKey()^RKey(tt.badKey), tt.pd, testQPN, tt.va, tt.n, tt.need)
 			} else {
 				seg, err = tab.Local(r.LKey()^LKey(tt.badKey), tt.pd, tt.va, tt.n, tt.need)
 			}

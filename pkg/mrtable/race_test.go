@@ -43,7 +43,7 @@ func TestLookUpAgainstDeregister(t *testing.T) {
 				rd.turns[w].Add(1)
 				for i := range keys {
 					v := keys[i].Load()
-					seg, err := tab.RemoteOf(RKey(v>>8), testPD, testQPN, 0x1000, 16, AccessRemoteRead)
+					seg, err := tab.Remote(RKey(v>>8), testPD, testQPN, 0x1000, 16, AccessRemoteRead)
 					if err != nil {
 						misses[w]++
 						continue

@@ -36,7 +36,7 @@ func checkRange(t *testing.T, iova, length, va, n, off, m uint64, zeroBased bool
 	if r.Addr() != base || r.Length() != length {
 		t.Fatalf("region is [%#x, +%#x), want [%#x, +%#x)", r.Addr(), r.Length(), base, length)
 	}
-	seg, err := tab.RemoteOf(r.RKey(), testPD, testQPN, va, n, AccessRemoteWrite)
+	seg, err := tab.Remote(r.RKey(), testPD, testQPN, va, n, AccessRemoteWrite)
 	want := n == 0 || bigInside(va, n, base, length)
 	if want != (err == nil) {
 		t.Fatalf("Remote(%#x, %#x) in [%#x, +%#x): %v, want granted %v", va, n, base, length, err, want)

@@ -12,7 +12,7 @@ func segmentOf(t *testing.T, mem Memory, iova, length uint64) Segment {
 	t.Helper()
 	tab := New(Config{MaxRegions: 1})
 	r := mustRegister(t, tab, testPD, mem, iova, length, allAccess)
-	seg, err := tab.RemoteOf(r.RKey(), testPD, testQPN, iova, length, AccessRemoteWrite)
+	seg, err := tab.Remote(r.RKey(), testPD, testQPN, iova, length, AccessRemoteWrite)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,7 @@ func (b *bed) bind(w *Window) {
 
 // look asks for one byte under a key.
 func (b *bed) look(k RKey, qpn uint32, va uint64) error {
-	_, err := b.tab.RemoteOf(k, testPD, qpn, va, 1, AccessRemoteRead)
+	_, err := b.tab.Remote(k, testPD, qpn, va, 1, AccessRemoteRead)
 	return err
 }
 
@@ -163,10 +163,10 @@ func TestWindowOpensItsRange(t *testing.T) {
 				{"a right that only the region has", testPD, base, 8, AccessRemoteAtomic, ErrAccess},
 				{"another domain", testPD + 1, base, 8, AccessRemoteRead, ErrPD},
 			} {
-				_, err := b.tab.RemoteOf(w.RKey(), c.pd, testQPN, c.va, c.n, c.need)
+				_, err := b.tab.Remote(w.RKey(), c.pd, testQPN, c.va, c.n, c.need)
 				wantErr(t, c.what, err, c.want)
 			}
-			seg, err := b.tab.RemoteOf(w.RKey(), testPD, testQPN, base+4, 8, AccessRemoteWrite)
+			seg, err := b.tab.Remote(w.RKey(), testPD, testQPN, base+4, 8, AccessRemoteWrite)
 			if err != nil {
 				t.Fatal(err)
 			}

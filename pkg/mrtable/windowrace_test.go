@@ -61,7 +61,7 @@ func (c *racing) worker(qpn uint32, binds, hits, ends, regs *int) {
 			w := c.w[i].Load()
 			b := BindArgs{nextRKey(w.RKey()), c.r.LKey(), winBase + 8, 8, AccessRemoteRead}
 			count(binds, c.tab.Bind(qpn, testPD, b))
-			seg, err := c.tab.RemoteOf(w.RKey(), testPD, qpn, winBase+8, 8, AccessRemoteRead)
+			seg, err := c.tab.Remote(w.RKey(), testPD, qpn, winBase+8, 8, AccessRemoteRead)
 			count(hits, err)
 			if d := seg.Bytes(0, 8); err == nil && (len(d) != 8 || d[0] != 0x5A) {
 				c.t.Errorf("a window gave %x", d)
@@ -143,7 +143,7 @@ func TestBindAgainstMark(t *testing.T) {
 		})
 		wg.Go(func() { marked = tab.Mark(r) })
 		wg.Wait()
-		_, look := tab.RemoteOf(w.RKey(), testPD, 1, winBase, 8, AccessRemoteRead)
+		_, look := tab.Remote(w.RKey(), testPD, 1, winBase, 8, AccessRemoteRead)
 		switch {
 		case bound == nil && marked != nil && look == nil:
 			won[0]++

@@ -158,7 +158,7 @@ func (w *world) checkExport(s *side, e *export, open bool) {
 	if e.fast != nil {
 		va = fastBase
 	}
-	_, err := s.keys.RemoteOf(e.key, 1, uint32(s.qpn), va, 1, mrtable.AccessRemoteWrite)
+	_, err := s.keys.Remote(e.key, 1, uint32(s.qpn), va, 1, mrtable.AccessRemoteWrite)
 	if (err == nil) != open {
 		w.fail("side %d: key %#x: %v, want open %v", s.index, e.key, err, open)
 	}

@@ -155,7 +155,11 @@ func fuzzPackets(t *testing.T, typ qpstate.Type, data []byte) {
 		t.Fatal(err)
 	}
 	w := a.window(mrtable.WindowType2)
-	a.post(start, a.bindWR(w, 0, size/4, allAccess))
+	bind := func(now time.Time) {
+		wr := a.bindWR(w, 0, size/4, allAccess)
+		_ = a.qp.PostSend(now, &wr) // a datagram's queue pair has none, and one in ERR flushes it
+	}
+	bind(start)
 	for i := 0; i < 6; i++ {
 		for _, op := range fuzzOps[typ] {
 			n := 700
@@ -194,9 +198,8 @@ func fuzzPackets(t *testing.T, typ qpstate.Type, data []byte) {
 			now = now.Add(time.Duration(how) * 50 * time.Microsecond)
 			a.qp.HandleTimeout(now)
 		}
-		if _, err := a.keys.RemoteOf(w.RKey(), 1, 0x11, memBase, 1, mrtable.AccessRemoteRead); err != nil && how&4 != 0 {
-			wr := a.bindWR(w, 0, size/4, allAccess)
-			_ = a.qp.PostSend(now, &wr) // in ERR it is flushed
+		if _, err := a.keys.Remote(w.RKey(), 1, 0x11, memBase, 1, mrtable.AccessRemoteRead); err != nil && how&4 != 0 {
+			bind(now)
 		}
 		steer(a, p, how, uint32(w.RKey()))
 		a.parsed.Src, a.parsed.Dst = b.gid, a.gid

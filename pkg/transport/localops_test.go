@@ -106,7 +106,7 @@ func TestLocalOpsAndReset(t *testing.T) {
 		if got := fmt.Sprint(a.sendCQ.take()); got != want {
 			t.Errorf("%v: %s, want %s", to, got, want)
 		}
-		if _, err := a.keys.RemoteOf(w.RKey(), 1, 0x11, memBase, 1, mrtable.AccessRemoteRead); err != nil {
+		if _, err := a.keys.Remote(w.RKey(), 1, 0x11, memBase, 1, mrtable.AccessRemoteRead); err != nil {
 			t.Errorf("%v: the window is closed: %v", to, err)
 		}
 	}

@@ -27,7 +27,7 @@ func (q *QP) copySegment(key uint32, addr uint64, seg *mrtable.Segment, off uint
 
 // remote checks a range that the peer names.
 func (q *QP) remote(rkey uint32, va, n uint64, need mrtable.Access) (mrtable.Segment, error) {
-	return q.cfg.Keys.RemoteOf(mrtable.RKey(rkey), q.cfg.PD, uint32(q.cfg.QPN), va, n, need)
+	return q.cfg.Keys.Remote(mrtable.RKey(rkey), q.cfg.PD, uint32(q.cfg.QPN), va, n, need)
 }
 
 // invalidateFor closes a key because the peer's SEND with Invalidate asks for it:

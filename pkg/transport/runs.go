@@ -166,7 +166,7 @@ func (q *QP) nextResponseRun(most int) (next run) {
 	var p plan
 	r := &q.req
 	idle := r.cur >= q.sq.Len()
-	if !idle && (q.readLimit() == 0 || q.planNext(&p) && q.fits(&p)) {
+	if !idle && (q.readLimit() == 0 || q.localReady() || q.planNext(&p) && q.fits(&p)) {
 		return next
 	}
 	s := q.rsp.replays.pending()
