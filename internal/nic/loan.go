@@ -23,7 +23,7 @@ type loan struct {
 // are lent.
 func (w *worker) lend(q *qp, h *handed, budget int) int {
 	size := q.engine.MiddleLen()
-	n, payload := q.engine.LendMiddles(w.now, h.buf[:], (budget+size-1)/size)
+	n, payload := q.engine.LendMiddles(w.now, h.buf[:], (budget+size-1)/size, h == &w.here)
 	if n == 0 {
 		return 0
 	}

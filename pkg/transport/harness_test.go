@@ -103,9 +103,10 @@ type options struct {
 	recvWR    int
 	sendWR    int
 	memSize   int
-	typ       qpstate.Type        // 0: RC
-	qkey      bth.QKey            // 0: udKey
-	srq       *wq.RecvQueue       // nil: a receive queue of its own
+	typ       qpstate.Type  // 0: RC
+	qkey      bth.QKey      // 0: udKey
+	srq       *wq.RecvQueue // nil: a receive queue of its own
+	stage     *transport.Stage
 	peers     [2]*transport.Peers // of A and of B
 }
 
@@ -187,7 +188,7 @@ func newEnd(t testing.TB, qpn bth.QPN, host byte, o options) *end {
 	e.slab = wq.NewSlab(0)
 	e.cfg = transport.Config{
 		Type: o.typ, QPN: qpn, PD: 1, Keys: e.keys, SendCQ: &e.sendCQ, RecvCQ: &e.recvCQ, Recv: e.recv,
-		SRQ: o.srq != nil, AHs: e.ahs,
+		SRQ: o.srq != nil, AHs: e.ahs, Stage: o.stage,
 		Cap:      qpstate.Cap{MaxSendWR: uint32(o.sendWR), MaxRecvWR: uint32(o.recvWR), MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: 512},
 		SQSigAll: o.sigAll, Slab: e.slab, Counters: &e.ctr, Window: o.window, MaxRDAtomic: 16,
 	}

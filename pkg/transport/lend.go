@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/softroce/softroce/pkg/bth"
+	"github.com/softroce/softroce/pkg/qpstate"
 )
 
 // Two queue pairs of one process need no copy of a payload between them: the
@@ -20,11 +21,15 @@ import (
 // so before the region's memory goes: the region may end its life before, and
 // then no call of this queue pair uses it any more. Whoever reads the payload
 // reads it once. There is an ICRC for none of it, so it is for a path without.
-func (q *QP) LendMiddles(now time.Time, buf []byte, most int) (n int, payload []byte) {
+//
+// soon says that the payload is read before the next call of this queue pair. Of
+// an unreliable connection nothing is lent otherwise: a request is done when its
+// last packet was given, and its program may then write other things there.
+func (q *QP) LendMiddles(now time.Time, buf []byte, most int, soon bool) (n int, payload []byte) {
 	if p := q.last.op.Info().Position; p != bth.First && p != bth.Middle {
 		return 0, nil
 	}
-	if !q.path.NoICRC || len(buf) < bth.BTHLen+bth.ICRCLen {
+	if !q.path.NoICRC || len(buf) < bth.BTHLen+bth.ICRCLen || !soon && q.cfg.Type != qpstate.RC {
 		return 0, nil
 	}
 	r := q.nextRun(now, most)

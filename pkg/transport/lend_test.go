@@ -31,7 +31,7 @@ func lendTo(x, y *end) (lent, taken int) {
 			from, to := d[0], d[1]
 			for {
 				to.parsed.Src, to.parsed.Dst = from.gid, to.gid
-				if k, payload := from.qp.LendMiddles(start, from.buf[:lentHead], 15); k > 0 {
+				if k, payload := from.qp.LendMiddles(start, from.buf[:lentHead], 15, false); k > 0 {
 					_ = to.parsed.Parse(from.buf[:lentHead]) // HandleLent looks
 					lent += k
 					taken += to.qp.HandleLent(start, &to.parsed, payload, len(payload)/k)
@@ -108,7 +108,7 @@ func TestLendIsByReference(t *testing.T) {
 			return x.buf[:n]
 		}
 		var head [lentHead]byte
-		n, payload := x.qp.LendMiddles(start, head[:], 5)
+		n, payload := x.qp.LendMiddles(start, head[:], 5, false)
 		if n != 5 || len(payload) != 5<<10 || &payload[0] != &x.mem[100+1<<10] {
 			t.Fatalf("lent %d packets, %d bytes", n, len(payload))
 		}
@@ -157,12 +157,12 @@ func TestLendLeavesTheRest(t *testing.T) {
 		wr := wq.SendWR{Opcode: wq.RDMAWrite, RemoteAddr: memBase, RKey: y.mr.RKey(), SGList: []wq.SGE{x.sge(0, size)}}
 		c.change(x, y, &wr)
 		x.post(start, wr)
-		if n, _ := x.qp.LendMiddles(start, head[:], 100); n != 0 {
+		if n, _ := x.qp.LendMiddles(start, head[:], 100, false); n != 0 {
 			t.Errorf("%s: %d packets lent in front of the first", c.name, n)
 		}
 		x.qp.PollTransmit(start, x.buf[:])
 		before := x.qp.Inner()
-		n, payload := x.qp.LendMiddles(start, c.buf, c.most)
+		n, payload := x.qp.LendMiddles(start, c.buf, c.most, false)
 		if n != c.want || len(payload) != n<<10 {
 			t.Errorf("%s: %d packets lent, %d bytes; want %d", c.name, n, len(payload), c.want)
 		}
@@ -205,7 +205,7 @@ func TestLentIsChecked(t *testing.T) {
 		n, _ := x.qp.PollTransmit(start, x.buf[:])
 		y.handle(start, x.buf[:n], x.gid)
 		var head [lentHead]byte
-		_, payload := x.qp.LendMiddles(start, head[:], 100)
+		_, payload := x.qp.LendMiddles(start, head[:], 100, false)
 		p, size := &y.parsed, 1024
 		if err := p.Parse(head[:]); err != nil {
 			t.Fatal(err)
@@ -231,7 +231,7 @@ func TestLentToAnotherService(t *testing.T) {
 	x.post(start, wq.SendWR{Opcode: wq.RDMAWrite, RemoteAddr: memBase, RKey: y.mr.RKey(), SGList: []wq.SGE{x.sge(0, 8<<10)}})
 	x.qp.PollTransmit(start, x.buf[:])
 	var head [lentHead]byte
-	if n, payload := x.qp.LendMiddles(start, head[:], 100); n == 0 || v.parsed.Parse(head[:]) != nil {
+	if n, payload := x.qp.LendMiddles(start, head[:], 100, false); n == 0 || v.parsed.Parse(head[:]) != nil {
 		t.Error("nothing is lent")
 	} else if k := v.qp.HandleLent(start, &v.parsed, payload, 1024); k != 0 {
 		t.Errorf("%d packets taken", k)
@@ -275,7 +275,7 @@ func TestLentFaultLeavesTheReceiver(t *testing.T) {
 		n, _ := src.qp.PollTransmit(start, src.buf[:])
 		dst.handle(start, src.buf[:n], src.gid)
 		var head [lentHead]byte
-		k, payload := src.qp.LendMiddles(start, head[:], 100)
+		k, payload := src.qp.LendMiddles(start, head[:], 100, false)
 		if k == 0 {
 			t.Fatalf("%v: nothing is lent", op)
 		}

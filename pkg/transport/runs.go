@@ -60,6 +60,8 @@ type run struct {
 // so many, and counts them as sent.
 func (q *QP) nextRun(now time.Time, most int) (r run) {
 	switch {
+	case q.cfg.Type == qpstate.UC && most > 0:
+		r = q.nextUnacknowledgedRun(most)
 	case q.peer == nil || most <= 0 || q.rsp.acknowledges():
 		return r
 	case q.rsp.replays.waiting > 0:
@@ -82,23 +84,16 @@ func (q *QP) nextRun(now time.Time, most int) (r run) {
 // nextRequestRun chooses Middle packets of the SEND or WRITE in progress.
 func (q *QP) nextRequestRun(now time.Time, most int) (next run) {
 	var p plan
-	if q.line.on != nil || !q.planNext(&p) || p.off == 0 || answered(p.e.Opcode) || p.e.Flags&wq.SendInline != 0 {
+	if q.line.on != nil {
 		return next
 	}
-	r, ops := &q.req, &messageOpcodes[p.e.Opcode]
-	if !q.last.before(r.nxt, ops, p.resend) {
-		return next
-	}
-	most = min(most, int(packetsOf(p.e)-1-p.off))
-	if p.resend {
-		most = min(most, int(r.max.Sub(r.nxt)))
-	}
-	src := q.mapped(p.e.SGList, uint64(p.off)*uint64(q.mtu), most)
+	r := &q.req
+	op, src := q.planRun(&p, most)
 	n := q.departRun(&p, len(src)/int(q.mtu))
 	if n == 0 {
 		return next
 	}
-	next = run{ops.middle, r.nxt, n, src[:n*int(q.mtu)]}
+	next = run{op, r.nxt, n, src[:n*int(q.mtu)]}
 	if p.resend {
 		q.cfg.Counters.Retransmits += uint64(n)
 		q.stats.Retransmits += uint64(n)
@@ -111,6 +106,24 @@ func (q *QP) nextRequestRun(now time.Time, most int) (next run) {
 		q.armAckTimer(now)
 	}
 	return next
+}
+
+// planRun finds the Middle packets of the message in progress that may leave now,
+// as far as the windows are not asked: what they are, the plan of the first, and
+// their payloads, which are at most so many.
+func (q *QP) planRun(p *plan, most int) (op bth.Opcode, src []byte) {
+	if !q.planNext(p) || p.off == 0 || answered(p.e.Opcode) || p.e.Flags&wq.SendInline != 0 {
+		return 0, nil
+	}
+	r, ops := &q.req, &q.msgs[p.e.Opcode]
+	if !q.last.before(r.nxt, ops, p.resend) {
+		return 0, nil
+	}
+	most = min(most, int(packetsOf(p.e)-1-p.off))
+	if p.resend {
+		most = min(most, int(r.max.Sub(r.nxt)))
+	}
+	return ops.middle, q.mapped(p.e.SGList, uint64(p.off)*uint64(q.mtu), most)
 }
 
 // mapped is the memory of at most n packets from off bytes into a list of
@@ -268,9 +281,9 @@ func (q *QP) takeRun(now time.Time, op bth.Opcode, psn bth.PSN, l payloads) (n i
 	case op == bth.RCReadResponseMiddle:
 		n = q.takeResponseRun(now, psn, l)
 	case !q.inMessage(psn):
-	case op == bth.RCSendMiddle && q.rsp.op == bth.OpSend:
+	case op == q.msgs[wq.Send].middle && q.rsp.op == bth.OpSend:
 		n = q.takeSendRun(l)
-	case op == bth.RCWriteMiddle && q.rsp.op == bth.OpWrite:
+	case op == q.msgs[wq.RDMAWrite].middle && q.rsp.op == bth.OpWrite:
 		n = q.takeWriteRun(l)
 	}
 	if n == 0 {

@@ -7,6 +7,7 @@ import (
 	"github.com/softroce/softroce/pkg/bth"
 	"github.com/softroce/softroce/pkg/cq"
 	"github.com/softroce/softroce/pkg/qpstate"
+	"github.com/softroce/softroce/pkg/transport"
 	"github.com/softroce/softroce/pkg/wq"
 )
 
@@ -52,6 +53,32 @@ func TestUC(t *testing.T) {
 		}
 		if len(b.recvCQ.wcs) != 3 || !a.qp.NextTimeout().IsZero() {
 			t.Errorf("%d bytes: %d receives, timer %v", n, len(b.recvCQ.wcs), a.qp.NextTimeout())
+		}
+	}
+}
+
+// TestStageForgets: what was read ahead of a request that is done is not sent for
+// the next one, since the program may have changed its memory.
+func TestStageForgets(t *testing.T) {
+	for _, typ := range []qpstate.Type{qpstate.UC, qpstate.UD} {
+		a, b := connected(t, options{typ: typ, mtu: bth.MTU1024, stage: new(transport.Stage)})
+		r, err := a.keys.Register(1, unmapped{a.mem}, 0x900000, 4096, 0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wr := a.datagram(1, b, 0)
+		wr.SGList = []wq.SGE{{Addr: 0x900000, Length: 1000, LKey: r.LKey()}, {Addr: 0x900000, Length: 2000, LKey: r.LKey()}}
+		for i := range 2 {
+			a.mem[0], a.mem[1999] = byte(i), byte(i)
+			b.postRecv(start, 1, b.sge(0x1000, 4000))
+			a.post(start, wr)
+			exchange(start, a, b)
+			got := b.mem[0x1000+int(b.recvCQ.wcs[i].ByteLen)-3000:]
+			for _, at := range []int{0, 1000, 2999} {
+				if got[at] != byte(i) {
+					t.Errorf("%v, request %d: byte %d is %d", typ, i, at, got[at])
+				}
+			}
 		}
 	}
 }

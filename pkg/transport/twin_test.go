@@ -134,7 +134,7 @@ func (t *twin) giveRun(now time.Time, e *end, op bth.Opcode, first bth.PSN, run 
 // lendRun builds a run of what an end lends.
 func (t *twin) lendRun(e *end, now time.Time, buf []byte, most int) (k int, first bth.PSN) {
 	var head [bth.BTHLen + bth.ICRCLen]byte
-	k, payload := e.qp.LendMiddles(now, head[:], most)
+	k, payload := e.qp.LendMiddles(now, head[:], most, t.rand.IntN(2) == 0)
 	if k == 0 {
 		return 0, 0
 	}

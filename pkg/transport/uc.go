@@ -49,9 +49,27 @@ func (q *QP) handedOut(p *plan) {
 	r.nxt = r.nxt.Add(p.n)
 	r.una, r.max = r.nxt, r.nxt
 	if p.off+p.n == packetsOf(p.e) {
+		if q.cfg.Stage != nil {
+			q.cfg.Stage.Forget() // from now on the program may change its memory
+		}
 		q.popHead(cq.Success)
 	}
 	q.checkDrained()
+}
+
+// nextUnacknowledgedRun chooses Middle packets of the message in progress, which
+// nothing but the caller bounds.
+func (q *QP) nextUnacknowledgedRun(most int) (next run) {
+	var p plan
+	op, src := q.planRun(&p, most)
+	n := len(src) / int(q.mtu)
+	if n == 0 {
+		return next
+	}
+	next = run{op, q.req.nxt, n, src}
+	p.n = uint32(n)
+	q.handedOut(&p)
+	return next
 }
 
 // unacknowledgedChecks are what a request must pass, in this order. A receive
