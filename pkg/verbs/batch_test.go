@@ -138,6 +138,9 @@ func TestBatchDropped(t *testing.T) {
 	if got := f.sent(o.qp); len(got) != 4 {
 		t.Errorf("%d posted after the batches that were dropped, want 4", len(got))
 	}
+	if w.RKey() != 0x7700 {
+		t.Errorf("a bind that was dropped changed the window's key to %#x", uint32(w.RKey()))
+	}
 	o2 := newObjects(t, d, RC, StateInit)
 	b = o2.qp.WRStart()
 	fill(b, 1)

@@ -3,6 +3,7 @@ package verbs
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -77,6 +78,18 @@ func TestWaitsDoNotAllocate(t *testing.T) {
 	}
 }
 
+// askedContext tells when somebody begins to wait for its end.
+type askedContext struct {
+	context.Context
+	once  sync.Once
+	asked chan struct{}
+}
+
+func (c *askedContext) Done() <-chan struct{} {
+	c.once.Do(func() { close(c.asked) })
+	return c.Context.Done()
+}
+
 // Contexts end their own waits only, whichever came before, and one that waits
 // for its turn behind another.
 func TestContextsOfWaits(t *testing.T) {
@@ -97,27 +110,49 @@ func TestContextsOfWaits(t *testing.T) {
 	get(patience(t), nil)
 	get(first, context.Canceled)
 
-	waiting, cancelWaiting := context.WithCancel(context.Background())
+	// One that waits for its turn behind another.
 	ended := make(chan error)
-	go func() {
-		_, err := o.ch.Get(waiting)
+	wait := func(ctx context.Context) {
+		_, err := o.ch.Get(ctx)
 		ended <- err
-	}()
-	behind, cancelBehind := context.WithCancel(context.Background())
-	go func() {
-		_, err := o.ch.Get(behind)
-		ended <- err
-	}()
+	}
+	canceled := func() {
+		t.Helper()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("the wait ends with %v", err)
+		}
+	}
+	ctx, cancelBehind := context.WithCancel(context.Background())
+	behind := &askedContext{Context: ctx, asked: make(chan struct{})}
+	o.ch.rec.turn <- struct{}{}
+	go wait(behind)
+	<-behind.asked
 	cancelBehind()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("the wait behind another ends with %v", err)
+	canceled()
+	<-o.ch.rec.turn
+
+	// One that waits for an event, and one whose end comes late, when another
+	// waits already.
+	waiting, cancelWaiting := context.WithCancel(context.Background())
+	go wait(waiting)
+	for { // until it is the one that ends the wait
+		o.ch.rec.mu.Lock()
+		now := o.ch.rec.done
+		o.ch.rec.mu.Unlock()
+		if now == waiting.Done() {
+			break
+		}
 	}
+	o.ch.rec.end(first.Done())
 	cancelWaiting()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("the wait ends with %v", err)
-	}
+	canceled()
 	f.event(o.ch, o.cq)
 	get(patience(t), nil)
+	check(t, o.ch.rec.watch(patience(t)))
+	o.ch.rec.end(waiting.Done())
+	if o.ch.rec.past {
+		t.Error("the end of a former context ended the waits of the present one")
+	}
 	o.cq.AckEvents(3)
 }
 

@@ -246,7 +246,9 @@ func (f *fake) createQP(body []byte, _ []int) (uapi.Body, []int, unix.Errno) {
 	if f.sqs[h], err = uapi.NewSQConsumer(mem, rep.SQ); err != nil {
 		f.t.Error(err)
 	}
-	if m.SRQ == 0 {
+	if m.SRQ != 0 {
+		rep.Cap.MaxRecvWR = 1 // means nothing
+	} else {
 		rep.RQ = uapi.RingRef{Slots: uapi.SlotCount(c.MaxRecvWR), MaxSGE: c.MaxRecvSGE}
 		fds = append(fds, f.newRQ(h, &rep.RQ))
 	}

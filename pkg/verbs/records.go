@@ -77,7 +77,7 @@ func (r *records) watch(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	done := ctx.Done()
-	if done == r.done && !r.past {
+	if done == r.done {
 		return nil
 	}
 	if r.stop != nil {

@@ -104,8 +104,6 @@ func (s *SRQ) put(wr *RecvWR) error {
 		return dead(op)
 	case s.closed:
 		return invalid(op, "the shared receive queue is destroyed")
-	case len(wr.SGList) > int(s.attr.MaxSGE):
-		return invalid(op, "%d elements, max_sge is %d", len(wr.SGList), s.attr.MaxSGE)
 	}
 	if err := s.ring.Put(wr); err != nil {
 		return checkError(op, err)
