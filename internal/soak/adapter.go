@@ -39,6 +39,7 @@ type adapter struct {
 	ctr    *transport.Counters
 	queues map[bth.QPN]*queue
 	cqs    []*completions
+	srqs   []*srq
 	active []*queue // that may have something to send
 	busy   bool     // the socket takes nothing
 
@@ -85,6 +86,9 @@ func (a *adapter) boot() {
 	a.cqs = nil
 	for range 1 + r.IntN(4) {
 		a.cqs = append(a.cqs, &completions{a: a})
+	}
+	for _, q := range a.srqs {
+		q.boot()
 	}
 }
 
@@ -161,6 +165,11 @@ func (a *adapter) finish() {
 	}
 	a.lookAtSlab()
 	a.lookAtCells()
+	if a.w.err == nil && a.up {
+		for _, q := range a.srqs {
+			q.finish()
+		}
+	}
 	for i := range a.mem {
 		if a.mem[i] != a.model[i] {
 			n := 0

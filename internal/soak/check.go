@@ -35,7 +35,7 @@ func (e *end) sendDone(wc *cq.WC) {
 			e.failure(&o, wc.Status)
 		case !o.signaled || e.sendDead:
 			w.fail("%v: %s completes; signaled %v, in error before it %v", e.q, &o, o.signaled, e.sendDead)
-		case int(wc.ByteLen) != o.n:
+		case int(wc.ByteLen) != o.n && o.n >= 0:
 			w.fail("%v: %s completes with byte_len %d", e.q, &o, wc.ByteLen)
 		default:
 			e.success(&o)
@@ -48,11 +48,19 @@ func (e *end) sendDone(wc *cq.WC) {
 // success looks at what a request that is done has changed.
 func (e *end) success(o *op) {
 	w, p, s := e.c.w, e.peer(), e.c.w.plan.slot
-	if o.bad != nothing {
+	if o.bad != nothing && (e.c.typ == qpstate.RC || o.bad == badLKey) {
 		w.fail("%v: %s succeeds, but was bad (%d)", e.q, o, o.bad)
+	}
+	e.release(o)
+	if o.n < 0 {
+		e.turned(o)
+		return
 	}
 	if busy := e.busyOf(o.code); busy != nil {
 		busy[o.slot] = false
+	}
+	if e.c.typ == qpstate.UC {
+		return // nobody knows more
 	}
 	word8 := e.results + 8*o.slot
 	switch o.code {
@@ -85,11 +93,28 @@ func (e *end) success(o *op) {
 	}
 }
 
+// release gives up what a request that is over used of the peer's locks.
+func (e *end) release(o *op) {
+	if o.through != nil {
+		o.through.uses--
+	}
+}
+
 // failure: the first request that ends in error has a reason, the others are
 // flushed.
 func (e *end) failure(o *op, status cq.Status) {
 	w := e.c.w
 	e.failed = append(e.failed, *o)
+	// What an RC request uses it may still use: its packets are on their way.
+	if st := e.q.qp.State(); st == qpstate.SQE && e.c.typ == qpstate.UC {
+		// What it would have opened or shut is as it was; its slot is free.
+		if busy := e.busyOf(o.code); busy != nil {
+			busy[o.slot] = false
+		}
+		if o.n < 0 {
+			o.lock.undo()
+		}
+	}
 	first := !e.sendDead
 	e.sendDead = true
 	switch {
@@ -99,7 +124,9 @@ func (e *end) failure(o *op, status cq.Status) {
 	case !e.mayFail(o, status):
 		w.fail("%v: %s ends with %v; bad %d, moved to ERR %v, state %v, the peer's %v", e.q, o, status, o.bad, e.toErr, e.q.qp.State(), e.peer().state())
 	}
-	e.c.die()
+	if e.q.qp.State() == qpstate.Err {
+		e.c.die()
+	}
 }
 
 // state is the queue pair's state, RESET when it is gone.
@@ -124,13 +151,17 @@ func (e *end) mayFail(o *op, status cq.Status) bool {
 		if now.Sub(since) < bth.AckTimeout(e.c.plan.timeout) { // sequence NAKs use up retries, too
 			return false
 		}
-		return p.gone || p.state() == qpstate.Err || !e.c.cut.IsZero() && now.Sub(e.c.cut) < e.c.horizon()
+		cut := !e.c.cut.IsZero() && now.Sub(e.c.cut) < e.c.horizon()
+		full := !e.c.w.log.overflow(e.a.index, p.a.index).Before(since)
+		return p.gone || p.state() == qpstate.Err || cut || full
 	case cq.RemAccessErr:
 		return o.bad == badKey || o.bad == badRange
 	case cq.RemInvReqErr:
 		return o.bad == tooLong
 	case cq.LocProtErr:
 		return o.bad == badLKey
+	case cq.MWBindErr, cq.LocQPOpErr:
+		return o.n < 0 && o.bad != nothing
 	default:
 		return false
 	}
@@ -139,13 +170,13 @@ func (e *end) mayFail(o *op, status cq.Status) bool {
 // recvDone: receives complete in order, with the peer's messages in order.
 func (e *end) recvDone(wc *cq.WC, solicited bool) {
 	w := e.c.w
-	if len(e.posted) == 0 || e.posted[0].id != wc.WRID {
-		w.fail("%v: receive %d completes, posted are %v", e.q, wc.WRID, e.posted)
-		return
-	}
-	r := e.posted[0]
-	e.posted = e.posted[1:]
+	r, ok := e.claim(wc)
 	switch {
+	case !ok:
+		return
+	case e.c.typ == qpstate.UC:
+		e.unreliable(&r, wc, solicited)
+		return
 	case wc.Status != cq.Success:
 		e.recvFailed(&r, wc.Status)
 		return
@@ -158,7 +189,7 @@ func (e *end) recvDone(wc *cq.WC, solicited bool) {
 	}
 	o := e.arrivals[0]
 	e.arrivals = e.arrivals[1:]
-	off, as := e.receives+r.slot*w.plan.slot, cq.Recv
+	off, as := r.off, cq.Recv
 	if o.code == wq.RDMAWriteWithImm {
 		off, as = e.writes+o.slot*w.plan.slot, cq.RecvRDMAWithImm
 	}
@@ -173,7 +204,12 @@ func (e *end) recvDone(wc *cq.WC, solicited bool) {
 	if hasImm := o.code != wq.Send && o.code != wq.SendWithInv; hasImm != (wc.Flags&cq.WithImm != 0) || hasImm && wc.ImmData != o.imm {
 		w.fail("%v: received %s: immediate %#x, want %#x", e.q, &o, wc.ImmData, o.imm)
 	}
-	e.again(r.slot)
+	if hasInv := o.code == wq.SendWithInv; hasInv != (wc.Flags&cq.WithInv != 0) || hasInv && wc.InvalidatedRKey != uint32(o.inv) {
+		w.fail("%v: received %s: invalidated %#x, want %#x", e.q, &o, wc.InvalidatedRKey, o.inv)
+	} else if hasInv {
+		o.lock.phase = shut
+	}
+	e.again(&r)
 }
 
 // recvFailed: only the first receive in error can have been begun. It has a
@@ -197,9 +233,15 @@ func (e *end) recvFailed(r *recv, status cq.Status) {
 		w.fail("%v: receive %d ends with %v", e.q, r.id, status)
 	}
 	if first && o != nil && o.code != wq.RDMAWriteWithImm {
-		if !e.a.begun(e.receives+r.slot*w.plan.slot, o.data[:min(o.n, r.n)]) {
+		if !e.a.begun(r.off, o.data[:min(o.n, r.n)]) {
 			w.fail("%v: receive %d was flushed, and holds what is not the begin of %s", e.q, r.id, o)
 		}
+	}
+	if !first && e.srq != nil {
+		w.fail("%v: a second receive of the shared queue ends with %v", e.q, status)
+	}
+	if e.srq != nil {
+		e.again(r)
 	}
 	e.c.die()
 }
@@ -220,6 +262,9 @@ func (e *end) lookAtFlush() {
 		}
 		e.success(&o)
 	}
+	if e.lastWQE != (e.srq != nil) {
+		w.fail("%v is in %v; has a shared receive queue %v, event of the last request %v", e.q, e.q.qp.State(), e.srq != nil, e.lastWQE)
+	}
 	if len(e.posted) > 0 {
 		w.fail("%v is in %v, and receive %d did not complete", e.q, e.q.qp.State(), e.posted[0].id)
 	}
@@ -229,6 +274,10 @@ func (e *end) lookAtFlush() {
 // wholly, in part or not at all, and none without those before it.
 func (e *end) resolve() {
 	w, p, s := e.c.w, e.peer(), e.c.w.plan.slot
+	if e.c.typ == qpstate.UC {
+		e.resolveUC()
+		return
+	}
 	add, swap := e.firstWords()
 	for i := range e.failed {
 		o := &e.failed[i]

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/softroce/softroce/pkg/cq"
 	"github.com/softroce/softroce/pkg/mrtable"
 	"github.com/softroce/softroce/pkg/qpstate"
 	"github.com/softroce/softroce/pkg/transport"
@@ -25,6 +26,9 @@ type op struct {
 	cell     int    // of the peer's adapter, -1: the connection's own
 	bad      wrong
 	at       time.Time
+	lock     *lock        // that it opens or shuts
+	through  *lock        // of the peer, that its key is of
+	inv      mrtable.RKey // that it invalidates
 }
 
 func (o *op) String() string { return fmt.Sprintf("%v %d of %d bytes", o.code, o.id, o.n) }
@@ -38,6 +42,7 @@ func (o *op) isMessage() bool {
 type recv struct {
 	id   uint64
 	slot int
+	off  int // in the adapter's memory
 	n    int
 }
 
@@ -47,8 +52,10 @@ type end struct {
 	index  int
 	a      *adapter
 	q      *queue
-	recv   *wq.RecvQueue
+	recv   *wq.RecvQueue // its own
+	srq    *srq          // nil: it has its own
 	mr     *mrtable.Region
+	locks  []*lock
 	sigAll bool
 
 	// Offsets in the adapter's memory. One region covers them.
@@ -65,6 +72,7 @@ type end struct {
 	failed    []op // ended in error, to be looked at
 	arrivals  []op // of the peer, not received
 	posted    []recv
+	sent      []sentOp // UC: all of the connection's life
 	nextID    uint64
 	nextRecv  uint64
 	unsigned  int // unsignaled requests in a row
@@ -80,6 +88,7 @@ type end struct {
 	recvDead bool // a receive did
 	hasBad   bool // a bad request was posted
 	draining bool // in SQD
+	lastWQE  bool // the event came
 	answered time.Time
 }
 
@@ -110,15 +119,24 @@ func (e *end) peer() *end { return e.c.ends[1-e.index] }
 func (e *end) begin() {
 	w, l := e.c.w, &e.c.plan
 	e.mr = e.a.register(e.base, e.size)
-	e.ops, e.failed, e.arrivals, e.posted = nil, nil, nil, nil
+	e.makeLocks()
+	e.ops, e.failed, e.arrivals, e.posted, e.sent = nil, nil, nil, nil, nil
 	e.writeBusy, e.landBusy, e.wordBusy = [slots]bool{}, [slots]bool{}, [slots]bool{}
-	e.gone, e.toErr, e.fatal, e.sendDead, e.recvDead, e.hasBad, e.draining, e.unsigned = false, false, false, false, false, false, false, 0
+	e.gone, e.toErr, e.fatal, e.sendDead, e.recvDead, e.hasBad, e.draining, e.lastWQE = false, false, false, false, false, false, false, false
+	e.unsigned = 0
 	e.answered = w.now()
 	if e.q == nil {
 		e.sigAll = l.sigAll[e.index]
-		e.recv = wq.NewRecvQueue(slots + 1)
+		var source wq.RecvSource
+		if e.srq = nil; len(e.a.srqs) > 0 && w.rand.IntN(2) == 0 {
+			e.srq = e.a.srqs[w.rand.IntN(len(e.a.srqs))]
+			source = e.srq.ring
+		} else {
+			e.recv = wq.NewRecvQueue(slots + 1)
+			source = e.recv
+		}
 		e.q = e.a.newQueue(e, transport.Config{
-			Type: e.c.typ, Recv: e.recv, SQSigAll: e.sigAll, Window: l.window, MaxRDAtomic: 16,
+			Type: e.c.typ, Recv: source, SRQ: e.srq != nil, SQSigAll: e.sigAll, Window: l.window, MaxRDAtomic: 16,
 			Cap: qpstate.Cap{MaxSendWR: maxPending + 1, MaxRecvWR: slots + 1, MaxSendSGE: sgeMost, MaxRecvSGE: sgeMost, MaxInlineData: inlineMost},
 		})
 	}
@@ -126,24 +144,11 @@ func (e *end) begin() {
 	e.sum, e.swap = word(p.a.mem[p.addCell:]), word(p.a.mem[p.swapCell:])
 }
 
-// sge is an element of the end's own memory.
-func (e *end) sge(off, n int) wq.SGE {
-	return wq.SGE{Addr: memBase + uint64(off), Length: uint32(n), LKey: e.mr.LKey()}
-}
-
-// sgl cuts a piece of the end's memory into elements.
-func (e *end) sgl(off, n int) (l []wq.SGE) {
-	r := &e.c.w.rand
-	for k := r.IntN(sgeMost); k > 0; k-- {
-		cut := r.IntN(n + 1)
-		l = append(l, e.sge(off, cut))
-		off, n = off+cut, n-cut
-	}
-	return append(l, e.sge(off, n))
-}
-
 // postRecvs posts receives until each slot has one.
 func (e *end) postRecvs() {
+	if e.srq != nil {
+		return
+	}
 	for i := range slots {
 		e.postRecv(i)
 	}
@@ -151,30 +156,45 @@ func (e *end) postRecvs() {
 
 func (e *end) postRecv(slot int) {
 	s := e.c.w.plan.slot
-	wr := wq.RecvWR{WRID: e.nextRecv, SGList: e.sgl(e.receives+slot*s, s)}
+	off := e.receives + slot*s
+	wr := wq.RecvWR{WRID: e.nextRecv, SGList: e.c.w.cut(e.mr, off, s)}
 	if err := e.recv.Push(&wr); err != nil {
 		e.c.w.fail("%v: post receive: %v", e.q, err)
 		return
 	}
-	e.posted = append(e.posted, recv{e.nextRecv, slot, s})
+	e.posted = append(e.posted, recv{e.nextRecv, slot, off, s})
 	e.nextRecv++
 	e.q.qp.PostRecv(e.c.w.now())
 	e.q.touch()
 }
 
 // again posts a receive in place of one that completed, at once or late.
-func (e *end) again(slot int) {
-	w, life := e.c.w, e.c.lives
-	if !w.plan.late || w.rand.IntN(3) > 0 {
-		e.postRecv(slot)
+func (e *end) again(r *recv) {
+	if e.srq != nil {
+		e.srq.again(r.slot)
 		return
 	}
-	w.result.Faults[LateRecv]++
-	w.after(w.upTo(lateMost), func() {
-		if e.c.lives == life && !e.gone && e.q != nil && e.c.phase != waiting && e.c.phase != over {
-			e.postRecv(slot)
+	life := e.c.lives
+	e.c.w.lately(func() {
+		if e.c.lives == life && !e.gone && (e.c.phase == up || e.c.phase == dying) {
+			e.postRecv(r.slot)
 		}
 	})
+}
+
+// claim is the receive that completes.
+func (e *end) claim(wc *cq.WC) (r recv, ok bool) {
+	switch {
+	case e.srq != nil:
+		r, ok = e.srq.claim(wc)
+	case len(e.posted) > 0 && e.posted[0].id == wc.WRID:
+		r, ok = e.posted[0], true
+		e.posted = e.posted[1:]
+	}
+	if !ok {
+		e.c.w.fail("%v: receive %d completes, posted are %v", e.q, wc.WRID, e.posted)
+	}
+	return r, ok
 }
 
 // event is what the queue pair tells of itself.
@@ -204,9 +224,11 @@ func (e *end) event(ev *transport.Event) {
 			w.fail("%v: %s", e.q, ev.Text())
 		}
 	case transport.LastWQE:
-		w.fail("%v: %s, but there is none", e.q, ev.Text())
-	case transport.CommEst, transport.NoteRNRTimer, transport.NoteMTU, transport.NoteRetryExceeded,
-		transport.NoteRNRRetryExceeded, transport.NoteRemoteNAK, transport.NoteLocalFault:
+		if e.srq == nil || e.q.qp.State() != qpstate.Err {
+			w.fail("%v: %s", e.q, ev.Text())
+		}
+		e.lastWQE = true
+	default:
 	}
 	if e.q.qp.State() == qpstate.Err {
 		e.c.die()
@@ -229,7 +251,7 @@ func (e *end) kill() {
 		return
 	}
 	if st := e.q.qp.State(); st != qpstate.Err {
-		if e.c.whole && len(e.ops) > 0 && e.ops[0].at.Before(e.c.died) && !e.draining && !e.silent() {
+		if e.c.whole && e.c.typ == qpstate.RC && len(e.ops) > 0 && e.ops[0].at.Before(e.c.died) && !e.draining && !e.silent() {
 			w.fail("%v: its peer is dead since %v, and %s has not ended; state %v, next timeout %v", e.q, e.c.died.Sub(start), &e.ops[0], st, e.q.qp.NextTimeout().Sub(start))
 			return
 		}
@@ -243,7 +265,9 @@ func (e *end) kill() {
 	}
 	if w.rand.IntN(2) == 0 { // what is posted in ERR is flushed
 		e.post(true)
-		e.postRecv(0)
+		if e.srq == nil {
+			e.postRecv(0)
+		}
 		w.harvest()
 	}
 }
@@ -273,6 +297,7 @@ func (e *end) quit(keep bool) {
 	if e.gone {
 		return
 	}
+	e.dropLocks()
 	e.a.deregister(e.mr)
 	if keep {
 		e.modify(qpstate.Attr{State: qpstate.Reset}, qpstate.MaskState)

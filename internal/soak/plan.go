@@ -31,7 +31,9 @@ type Config struct {
 type plan struct {
 	adapters   int
 	net        simnet.Config
-	rc         int // connections
+	rc, uc     int // connections
+	ud         int // datagram queue pairs
+	srqs       int // shared receive queues
 	slot       int // bytes of the longest message
 	requests   int
 	think      time.Duration // between two bursts of a queue pair, at most
@@ -51,7 +53,7 @@ type plan struct {
 func (p *plan) String() string {
 	var s strings.Builder
 	n := &p.net
-	fmt.Fprintf(&s, "%d adapters, %d RC connections, %d requests of up to %d bytes", p.adapters, p.rc, p.requests, p.slot)
+	fmt.Fprintf(&s, "%d adapters, %d RC and %d UC connections, %d UD queue pairs, %d shared receive queues, %d requests of up to %d bytes", p.adapters, p.rc, p.uc, p.ud, p.srqs, p.requests, p.slot)
 	fmt.Fprintf(&s, "; loss %.3f, duplicates %.3f, reordered %.3f, damaged %.3f, delay %v + %v", n.Loss, n.Duplicate, n.Reorder, n.Corrupt, n.Delay, n.Jitter)
 	if n.Rate > 0 || n.Buffer > 0 || n.ReadRate > 0 || n.ReadEvery > 0 {
 		fmt.Fprintf(&s, "; links %d B/s with %d B waiting, buffers %d B read at %d B/s, pauses %v in %v", n.Rate, n.LinkQueue, n.Buffer, n.ReadRate, n.ReadPause, n.ReadEvery)
@@ -82,7 +84,8 @@ func newPlan(c Config, r *simnet.Rand) plan {
 	if c.Requests > 0 {
 		p.requests = c.Requests
 	}
-	p.rc = 1 + r.IntN(3*p.adapters)
+	p.rc = 1 + r.IntN(2*p.adapters)
+	p.uc, p.ud, p.srqs = r.IntN(p.adapters+1), r.IntN(p.adapters+1), r.IntN(p.adapters+1)
 	p.drawNet(r)
 	p.drawTrouble(r)
 	return p
@@ -97,7 +100,9 @@ func (p *plan) drawNet(r *simnet.Rand) {
 	if r.IntN(8) == 0 {
 		n.Delay *= 50
 	}
-	n.Jitter = time.Duration(r.IntN(int(n.Delay)))
+	if r.IntN(3) > 0 {
+		n.Jitter = time.Duration(r.IntN(int(n.Delay)))
+	}
 	for _, f := range []*float64{&n.Loss, &n.Duplicate, &n.Reorder, &n.Corrupt} {
 		if r.IntN(2) == 0 {
 			*f = float64(1+r.IntN(30)) / 1000

@@ -3,7 +3,6 @@ package soak
 import (
 	"time"
 
-	"github.com/softroce/softroce/pkg/mrtable"
 	"github.com/softroce/softroce/pkg/qpstate"
 	"github.com/softroce/softroce/pkg/wq"
 )
@@ -48,6 +47,9 @@ func (e *end) think() {
 		} else if e.c.phase == up && !e.ops[n-1].signaled && n < maxPending {
 			e.post(true)
 		}
+	case e.q.qp.State() == qpstate.SQE:
+		e.sendDead = false
+		e.modify(qpstate.Attr{State: qpstate.RTS}, qpstate.MaskState)
 	case e.c.phase == up && w.chance(p.toErr):
 		w.log.note(ToERR, "%v", e.q)
 		e.toErr = true
@@ -57,7 +59,7 @@ func (e *end) think() {
 		w.log.note(Drain, "%v", e.q)
 		e.draining = true
 		e.modify(qpstate.Attr{State: qpstate.SQD, EnSQDAsyncNotify: true}, qpstate.MaskState|qpstate.MaskEnSQDAsyncNotify)
-	case e.c.phase == up && w.chance(p.drain) && e.q.qp.State() == qpstate.RTS:
+	case e.c.phase == up && w.chance(p.drain) && e.q.qp.State() == qpstate.RTS && e.c.typ == qpstate.RC:
 		e.modify(qpstate.Attr{MinRNRTimer: uint8(1 + w.rand.IntN(12))}, qpstate.MaskMinRNRTimer)
 	default:
 		for k := 1 + w.rand.IntN(burst); k > 0 && w.err == nil && len(e.ops) < maxPending; k-- {
@@ -68,32 +70,47 @@ func (e *end) think() {
 	e.thinkLater()
 }
 
-// operations and how often each is drawn, in parts of their sum.
-var operations = []struct {
+// operation is one that is drawn, in weight of all.
+type operation struct {
 	code   wq.Opcode
 	weight int
-	shared bool
-}{
-	{wq.Send, 4, false},
-	{wq.SendWithImm, 2, false},
-	{wq.RDMAWrite, 4, false},
-	{wq.RDMAWriteWithImm, 3, false},
-	{wq.RDMARead, 4, false},
-	{wq.AtomicFetchAndAdd, 1, false},
-	{wq.AtomicFetchAndAdd, 1, true},
-	{wq.AtomicCmpAndSwp, 1, false},
+	shared bool // an atomic on a cell of all
+}
+
+// operations are what each type of queue pair draws from. BindMW stands for all
+// that opens and shuts the end's memory.
+var operations = map[qpstate.Type][]operation{
+	qpstate.RC: {
+		{wq.Send, 4, false},
+		{wq.SendWithImm, 2, false},
+		{wq.SendWithInv, 1, false},
+		{wq.RDMAWrite, 4, false},
+		{wq.RDMAWriteWithImm, 3, false},
+		{wq.RDMARead, 4, false},
+		{wq.AtomicFetchAndAdd, 1, false},
+		{wq.AtomicFetchAndAdd, 1, true},
+		{wq.AtomicCmpAndSwp, 1, false},
+		{wq.BindMW, 2, false},
+	},
+	qpstate.UC: {
+		{wq.Send, 4, false},
+		{wq.SendWithImm, 2, false},
+		{wq.RDMAWrite, 4, false},
+		{wq.RDMAWriteWithImm, 3, false},
+		{wq.BindMW, 1, false},
+	},
 }
 
 // draw draws an operation.
 func (e *end) draw() (code wq.Opcode, shared bool) {
-	sum := 0
-	for i := range operations {
-		sum += operations[i].weight
+	l, sum := operations[e.c.typ], 0
+	for i := range l {
+		sum += l[i].weight
 	}
 	k := e.c.w.rand.IntN(sum)
-	for i := range operations {
-		if k -= operations[i].weight; k < 0 {
-			return operations[i].code, operations[i].shared
+	for i := range l {
+		if k -= l[i].weight; k < 0 {
+			return l[i].code, l[i].shared
 		}
 	}
 	return wq.Send, false
@@ -130,7 +147,7 @@ func (e *end) post(signaled bool) {
 	}
 	o.signaled = signaled || e.sigAll || r.IntN(3) > 0 || e.unsigned >= slots-1
 	o.solicit = r.IntN(2) == 0
-	wr := wq.SendWR{WRID: o.id, Opcode: o.code, ImmData: o.imm, RKey: e.peer().rkey()}
+	wr := wq.SendWR{WRID: o.id, Opcode: o.code, ImmData: o.imm, RKey: e.peer().mr.RKey()}
 	if o.signaled && !e.sigAll {
 		wr.Flags |= wq.SendSignaled
 	}
@@ -140,7 +157,9 @@ func (e *end) post(signaled bool) {
 	if r.IntN(8) == 0 {
 		wr.Flags |= wq.SendFence
 	}
-	e.build(&o, &wr, shared)
+	if !e.build(&o, &wr, shared) {
+		return
+	}
 	if w.chance(w.plan.bad) && e.c.phase == up && !signaled {
 		e.spoil(&o, &wr)
 	}
@@ -161,20 +180,23 @@ func (e *end) busyOf(code wq.Opcode) *[slots]bool {
 	return nil
 }
 
-// rkey is what the end gives to its peer.
-func (e *end) rkey() mrtable.RKey { return e.mr.RKey() }
-
-// build fills in what the operation needs.
-func (e *end) build(o *op, wr *wq.SendWR, shared bool) {
-	r, p, s := &e.c.w.rand, e.peer(), e.c.w.plan.slot
+// build fills in what the operation needs; false: it cannot be done now.
+func (e *end) build(o *op, wr *wq.SendWR, shared bool) bool {
+	w, p, s := e.c.w, e.peer(), e.c.w.plan.slot
+	r := &w.rand
 	from := r.IntN(s + 1)
 	switch o.code {
 	case wq.RDMARead:
 		o.data = p.a.mem[p.source+from : p.source+from+o.n]
 		wr.RemoteAddr = memBase + uint64(p.source+from)
-		wr.SGList = e.sgl(e.lands+o.slot*s, o.n)
+		wr.SGList = w.cut(e.mr, e.lands+o.slot*s, o.n)
 	case wq.AtomicFetchAndAdd, wq.AtomicCmpAndSwp:
 		e.buildAtomic(o, wr, shared)
+	case wq.BindMW:
+		if !e.turnKey(o, wr) {
+			return false
+		}
+		wr.Opcode = o.code
 	default:
 		off := e.source + from
 		o.data = e.a.mem[off : off+o.n]
@@ -182,17 +204,26 @@ func (e *end) build(o *op, wr *wq.SendWR, shared bool) {
 			wr.Flags |= wq.SendInline
 			wr.Inline = append([]byte(nil), o.data...)
 		} else {
-			wr.SGList = e.sgl(off, o.n)
+			wr.SGList = w.cut(e.mr, off, o.n)
 		}
 		wr.RemoteAddr = memBase + uint64(p.writes+o.slot*s)
+		switch o.code {
+		case wq.RDMAWrite, wq.RDMAWriteWithImm:
+			e.enter(o, wr)
+		case wq.SendWithInv:
+			o.code, wr.Opcode = wq.Send, wq.Send // when there is nothing to invalidate
+			e.sendAndShut(o, wr)
+		default:
+		}
 	}
+	return true
 }
 
 // buildAtomic foretells what will come of it.
 func (e *end) buildAtomic(o *op, wr *wq.SendWR, shared bool) {
 	r, p := &e.c.w.rand, e.peer()
 	o.n = 8
-	wr.SGList = []wq.SGE{e.sge(e.results+8*o.slot, 8)}
+	wr.SGList = []wq.SGE{{Addr: memBase + uint64(e.results+8*o.slot), Length: 8, LKey: e.mr.LKey()}}
 	switch {
 	case shared:
 		o.cell = r.IntN(cells)
@@ -219,17 +250,18 @@ func (e *end) buildAtomic(o *op, wr *wq.SendWR, shared bool) {
 func (e *end) spoil(o *op, wr *wq.SendWR) {
 	w, p := e.c.w, e.peer()
 	switch k := nothing + 1 + wrong(w.rand.IntN(int(wrongs-1))); {
+	case o.lock != nil || o.n < 0:
 	case k == badKey && o.n > 0 && o.code != wq.Send && o.code != wq.SendWithImm:
 		wr.RKey ^= 0x5A00
 		o.bad = k
-	case k == badRange && o.n > 0 && (o.code == wq.RDMAWrite || o.code == wq.RDMARead):
+	case k == badRange && o.n > 0 && o.through == nil && (o.code == wq.RDMAWrite || o.code == wq.RDMARead):
 		wr.RemoteAddr = memBase + uint64(p.base+p.size-o.n+1)
 		o.bad = k
 	case k == tooLong && (o.code == wq.Send || o.code == wq.SendWithImm):
-		o.n = w.plan.slot + 1 + w.rand.IntN(recvSpare)
+		o.n = w.plan.slot + grhLen + 1 + w.rand.IntN(recvSpare-grhLen) // a shared queue's receives have room for the header
 		o.data = e.a.mem[e.source : e.source+o.n]
 		wr.Flags &^= wq.SendInline
-		wr.SGList, wr.Inline = e.sgl(e.source, o.n), nil
+		wr.SGList, wr.Inline = w.cut(e.mr, e.source, o.n), nil
 		o.bad = k
 	case k == badLKey && o.n > 0 && wr.Flags&wq.SendInline == 0:
 		for i := range wr.SGList {
@@ -242,8 +274,8 @@ func (e *end) spoil(o *op, wr *wq.SendWR) {
 // give posts what was built, and notes in the model what will come of it.
 func (e *end) give(o *op, wr *wq.SendWR, busy *[slots]bool) {
 	w, p := e.c.w, e.peer()
-	inErr := e.q.qp.State() == qpstate.Err
-	// In ERR the request completes before the call is over.
+	st := e.q.qp.State()
+	flushes := st == qpstate.Err || st == qpstate.SQE // the request completes before the call is over
 	e.nextID++
 	w.toPost--
 	w.result.Requests++
@@ -265,10 +297,18 @@ func (e *end) give(o *op, wr *wq.SendWR, busy *[slots]bool) {
 		e.hasBad = true
 		w.log.note(BadRequest, "%v %s: %d", e.q, o, o.bad)
 	}
-	if !inErr && o.isMessage() && o.bad != badLKey && o.bad != badKey {
+	if o.through != nil {
+		o.through.uses++
+	}
+	if e.c.typ == qpstate.UC {
+		e.sent = append(e.sent, sentOp{op: *o})
+		if o.isMessage() {
+			w.result.UCSent++
+		}
+	} else if !flushes && o.isMessage() && o.bad != badLKey && o.bad != badKey {
 		p.arrivals = append(p.arrivals, *o)
 	}
-	if o.cell < 0 && o.bad == nothing && !inErr {
+	if o.cell < 0 && o.bad == nothing && !flushes {
 		switch o.code {
 		case wq.AtomicFetchAndAdd:
 			e.sum = o.after

@@ -175,7 +175,13 @@ func (w *world) send(q *queue, tx *transport.Transmit, b []byte) {
 		w.trace("%v > %s", q, scenario.PacketText(b))
 	}
 	w.result.Packets++
-	w.net.Send(q.a.index, int(tx.Path.Flow), b)
+	if tx.Path.Flow != groupFlow {
+		w.net.Send(q.a.index, int(tx.Path.Flow), b)
+		return
+	}
+	for i := range w.adapters {
+		w.net.Send(q.a.index, i, b)
+	}
 }
 
 // runBehind builds Middle packets behind the one that was sent, at random as an
@@ -234,25 +240,45 @@ func (w *world) packet(d *simnet.Datagram) {
 		w.fail("%v: a damaged packet passes the ICRC: %s", a, scenario.PacketText(d.Data))
 		return
 	}
+	if p.BTH().DestQP() == bth.MulticastQPN {
+		p.Dst = group
+		for _, m := range w.ports {
+			if m.a == a && m.member && m.q != nil {
+				w.handle(m.q, d)
+			}
+		}
+		return
+	}
 	q := a.queues[p.BTH().DestQP()]
 	if q == nil {
 		w.result.NoQueue++
 		return
 	}
-	v := q.qp.HandlePacket(w.now(), p)
-	if w.cfg.Trace != nil {
-		w.trace("%v < %s: %v", q, scenario.PacketText(d.Data), v)
-	}
-	q.heard(v, p.Info.Response)
-	if v == transport.Accepted {
+	if w.handle(q, d) == transport.Accepted {
 		w.takeRun(q, d)
 	}
 	q.touch()
 }
 
+// handle hands a packet to a queue pair.
+func (w *world) handle(q *queue, d *simnet.Datagram) transport.Verdict {
+	p := &w.parsed
+	v := q.qp.HandlePacket(w.now(), p)
+	if w.cfg.Trace != nil {
+		w.trace("%v < %s: %v", q, scenario.PacketText(d.Data), v)
+	}
+	q.heard(v, p.Info.Response)
+	q.touch()
+	return v
+}
+
 // proven checks the ICRC.
 func (w *world) proven(d *simnet.Datagram) bool {
-	h := bth.NetHeader{Src: w.adapters[d.From].gid, Dst: w.adapters[d.To].gid, SrcPort: udpPort, DstPort: 4791}
+	to := w.adapters[d.To].gid
+	if len(d.Data) >= bth.BTHLen && bth.BTH(d.Data).DestQP() == bth.MulticastQPN {
+		to = group
+	}
+	h := bth.NetHeader{Src: w.adapters[d.From].gid, Dst: to, SrcPort: udpPort, DstPort: 4791}
 	n := len(d.Data) - bth.ICRCLen
 	return n >= bth.BTHLen && bth.ICRC(h.Seed(len(d.Data)), d.Data[:n]) == binary.LittleEndian.Uint32(d.Data[n:])
 }

@@ -43,11 +43,15 @@ type Result struct {
 	Requests    uint64
 	Completions uint64
 	Deaths      uint64 // of connections
-	BadICRC     uint64 // packets dropped by the check of the ICRC
-	NoQueue     uint64 // packets to a queue pair that was not there
-	Virtual     time.Duration
-	Net         simnet.Stats
-	Faults      [Faults]uint64
+
+	UCSent, UCReceived uint64 // messages
+	UDSent, UDReceived uint64
+
+	BadICRC uint64 // packets dropped by the check of the ICRC
+	NoQueue uint64 // packets to a queue pair that was not there
+	Virtual time.Duration
+	Net     simnet.Stats
+	Faults  [Faults]uint64
 }
 
 // Add adds up.
@@ -56,6 +60,10 @@ func (r *Result) Add(o *Result) {
 	r.Requests += o.Requests
 	r.Completions += o.Completions
 	r.Deaths += o.Deaths
+	r.UCSent += o.UCSent
+	r.UCReceived += o.UCReceived
+	r.UDSent += o.UDSent
+	r.UDReceived += o.UDReceived
 	r.BadICRC += o.BadICRC
 	r.NoQueue += o.NoQueue
 	r.Virtual += o.Virtual
@@ -77,8 +85,8 @@ func (r *Result) Add(o *Result) {
 func (r *Result) String() string {
 	var s strings.Builder
 	n := &r.Net
-	fmt.Fprintf(&s, "%d packets, %d requests, %d completions, %d connections died; faults: lost %d, duplicated %d, reordered %d, corrupted %d, overflowed %d, blocked %d, discarded %d",
-		r.Packets, r.Requests, r.Completions, r.Deaths, n.Lost, n.Duplicated, n.Reordered, n.Corrupted, n.Overflowed, n.Blocked, n.Discarded)
+	fmt.Fprintf(&s, "%d packets, %d requests, %d completions, %d connections died, %d of %d messages received on UC, %d of %d on UD; faults: lost %d, duplicated %d, reordered %d, corrupted %d, overflowed %d, blocked %d, discarded %d",
+		r.Packets, r.Requests, r.Completions, r.Deaths, r.UCReceived, r.UCSent, r.UDReceived, r.UDSent, n.Lost, n.Duplicated, n.Reordered, n.Corrupted, n.Overflowed, n.Blocked, n.Discarded)
 	for f := range Faults {
 		fmt.Fprintf(&s, ", %v %d", f, r.Faults[f])
 	}
@@ -95,7 +103,17 @@ type faultLog struct {
 	world   *world
 	events  []string
 	packets []struck
-	at      int // where the next packet goes
+	at      int                  // where the next packet goes
+	full    map[[2]int]time.Time // when a packet from one host to another met a full queue last
+}
+
+// overflow is when a packet between two hosts met a full queue last.
+func (l *faultLog) overflow(a, b int) time.Time {
+	t := l.full[[2]int{a, b}]
+	if u := l.full[[2]int{b, a}]; u.After(t) {
+		return u
+	}
+	return t
 }
 
 // struckBytes of a packet are kept: its headers, and a small payload.
@@ -136,6 +154,9 @@ func (l *faultLog) note(f Fault, format string, args ...any) {
 // packet keeps what the network did to a packet.
 func (l *faultLog) packet(f simnet.Fault) {
 	w := l.world
+	if f.Kind == simnet.Overflowed {
+		l.full[[2]int{f.From, f.To}] = w.now()
+	}
 	if w.cfg.Trace != nil {
 		w.trace("! %v %d>%d %s", f.Kind, f.From, f.To, scenario.PacketText(f.Data))
 	}

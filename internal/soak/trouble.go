@@ -53,10 +53,20 @@ func (w *world) restart() {
 			}
 		}
 	}
+	for _, p := range w.ports {
+		if p.a == a && p.q != nil {
+			p.vanish()
+		}
+	}
 	w.after(w.upTo(5*time.Millisecond), func() {
 		w.log.note(Restart, "%v is up again", a)
 		w.result.Faults[Restart]--
 		a.boot()
+		for _, p := range w.ports {
+			if p.a == a && w.toPost > 0 {
+				p.begin()
+			}
+		}
 	})
 }
 

@@ -27,6 +27,8 @@ type world struct {
 	alarms   alarms
 	adapters []*adapter
 	conns    []*conn
+	ports    []*port
+	senders  map[uint32]*sender // by queue pair number
 	log      faultLog
 	result   Result
 	dirty    []*completions    // that have something
@@ -55,9 +57,9 @@ func Run(c Config) (Result, error) {
 }
 
 func newWorld(c Config) *world {
-	w := &world{cfg: c, rand: simnet.NewRand(c.Seed ^ 0x50AC), nextQPN: 0x100}
+	w := &world{cfg: c, rand: simnet.NewRand(c.Seed ^ 0x50AC), nextQPN: 0x100, senders: make(map[uint32]*sender)}
 	w.plan = newPlan(c, &w.rand)
-	w.log.world = w
+	w.log.world, w.log.full = w, make(map[[2]int]time.Time)
 	n := w.plan.net
 	n.OnFault = w.log.packet
 	w.net = simnet.New(n, start)
@@ -65,12 +67,26 @@ func newWorld(c Config) *world {
 	for i := range w.plan.adapters {
 		w.adapters = append(w.adapters, newAdapter(w, i))
 	}
-	for i := range w.plan.rc {
-		a, b := w.rand.IntN(w.plan.adapters), w.rand.IntN(w.plan.adapters)
-		w.conns = append(w.conns, newConn(w, i, qpstate.RC, w.adapters[a], w.adapters[b]))
+	anybody := func() *adapter { return w.adapters[w.rand.IntN(w.plan.adapters)] }
+	for range w.plan.srqs {
+		a := anybody()
+		a.srqs = append(a.srqs, newSRQ(a))
+	}
+	for i := range w.plan.rc + w.plan.uc {
+		typ := qpstate.RC
+		if i >= w.plan.rc {
+			typ = qpstate.UC
+		}
+		w.conns = append(w.conns, newConn(w, i, typ, anybody(), anybody()))
+	}
+	for i := range w.plan.ud {
+		w.ports = append(w.ports, newPort(w, i, anybody()))
 	}
 	for _, a := range w.adapters {
 		a.boot()
+	}
+	for _, p := range w.ports {
+		p.begin()
 	}
 	for _, c := range w.conns {
 		c.connect()
@@ -159,6 +175,11 @@ func (w *world) over() bool {
 			return false
 		}
 	}
+	for _, p := range w.ports {
+		if !p.idle() {
+			return false
+		}
+	}
 	return true
 }
 
@@ -167,6 +188,9 @@ func (w *world) look() {
 	for _, c := range w.conns {
 		c.look()
 	}
+	for _, p := range w.ports {
+		p.look()
+	}
 	w.after(lookGap, w.look)
 }
 
@@ -174,6 +198,11 @@ func (w *world) look() {
 func (w *world) end() {
 	for _, c := range w.conns {
 		c.finish()
+	}
+	for _, p := range w.ports {
+		if p.q != nil {
+			p.kill()
+		}
 	}
 	for _, a := range w.adapters {
 		a.finish()
