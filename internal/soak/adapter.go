@@ -164,11 +164,12 @@ func (a *adapter) finish() {
 		a.w.fail("%v: %d queue pairs are left", a, len(a.queues))
 	}
 	a.lookAtSlab()
+	if !a.up {
+		return // its memory is nobody's
+	}
 	a.lookAtCells()
-	if a.w.err == nil && a.up {
-		for _, q := range a.srqs {
-			q.finish()
-		}
+	for _, q := range a.srqs {
+		q.finish()
 	}
 	for i := range a.mem {
 		if a.mem[i] != a.model[i] {
