@@ -138,6 +138,7 @@ func (a *adapter) transmit() {
 		q.listed = false
 		if !q.closed {
 			q.turn()
+			a.w.harvest()
 		}
 	}
 	a.stage.Forget()
@@ -165,7 +166,6 @@ func (q *queue) turn() {
 			return
 		}
 	}
-	w.harvest()
 	q.arm()
 }
 
