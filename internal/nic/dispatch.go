@@ -57,6 +57,8 @@ var handlers = map[uapi.Op]handler{
 	uapi.OpDeallocPD:      on((*program).deallocPD),
 	uapi.OpRegMR:          onFDs(1, (*program).regMR),
 	uapi.OpDeregMR:        on((*program).deregMR),
+	uapi.OpReregMR:        onFDs(1, (*program).reregMR),
+	uapi.OpAdviseMR:       on((*program).adviseMR),
 	uapi.OpCreateChannel:  on((*program).createChannel),
 	uapi.OpDestroyChannel: on((*program).destroyChannel),
 	uapi.OpCreateCQ:       on((*program).createCQ),

@@ -40,26 +40,27 @@ func (p *program) deallocPD(m *uapi.HandleRequest) (reply, error) {
 	return reply{}, nil
 }
 
-// regMR registers memory of either kind.
+// regMR registers memory of any kind.
 func (p *program) regMR(m *uapi.RegMRRequest, fds []int) (reply, error) {
 	d, ok := p.pds.lookup(m.PD)
 	if !ok {
 		return reply{}, errHandle("protection domain", m.PD)
 	}
-	if err := m.Access.Check(); err != nil {
-		return reply{}, refuse(syscall.EINVAL, "%v", err)
+	o := &mrObject{pd: d, access: m.Access}
+	o.setRange(m)
+	if err := checkRegister(o); err != nil {
+		return reply{}, err
 	}
 	if err := p.account.charge(ResourceMRs, 1); err != nil {
 		return reply{}, err
 	}
-	if err := p.account.charge(ResourceRegisteredBytes, m.Length); err != nil {
+	if err := p.account.charge(ResourceRegisteredBytes, o.bytes); err != nil {
 		p.account.release(ResourceMRs, 1)
 		return reply{}, err
 	}
-	o, err := p.newMR(d, m, fds)
-	if err != nil {
+	if err := p.newMR(o, m, fds); err != nil {
 		p.account.release(ResourceMRs, 1)
-		p.account.release(ResourceRegisteredBytes, m.Length)
+		p.account.release(ResourceRegisteredBytes, o.bytes)
 		return reply{}, err
 	}
 	d.users++
@@ -67,22 +68,61 @@ func (p *program) regMR(m *uapi.RegMRRequest, fds []int) (reply, error) {
 	return reply{body: &uapi.RegMRReply{Handle: h, LKey: o.region.LKey(), RKey: o.region.RKey()}}, nil
 }
 
-func (p *program) newMR(d *pdObject, m *uapi.RegMRRequest, fds []int) (*mrObject, error) {
-	o := &mrObject{pd: d, bytes: m.Length}
+// setRange takes over the range of a registration. An implicit region books no
+// bytes: nothing of it is mapped or pinned.
+func (o *mrObject) setRange(m *uapi.RegMRRequest) {
+	o.kind, o.iova, o.length, o.bytes = m.Kind, m.IOVA, m.Length, m.Length
+	if m.Kind == uapi.MRImplicit {
+		o.length, o.bytes = foreign.Everything, 0
+	}
+}
+
+// checkRegister says whether a region may be registered with its rights.
+func checkRegister(o *mrObject) error {
+	if err := o.access.Check(); err != nil {
+		return refuse(syscall.EINVAL, "%v", err)
+	}
+	if o.kind != uapi.MRImplicit {
+		return nil
+	}
+	switch {
+	case o.access&mrtable.AccessOnDemand == 0:
+		return refuse(syscall.EINVAL, "an implicit region needs on-demand access; access is %#x", uint32(o.access))
+	case o.access&mrtable.AccessZeroBased != 0:
+		return refuse(syscall.EINVAL, "an implicit region cannot be zero-based")
+	case o.iova != 0:
+		return refuse(syscall.EINVAL, "an implicit region has its addresses as iova; %#x given", o.iova)
+	}
+	return nil
+}
+
+func (p *program) newMR(o *mrObject, m *uapi.RegMRRequest, fds []int) error {
 	mem, err := p.memoryOf(m, fds, o)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	o.region, err = p.a.keys.Register(d.pd, mem, m.IOVA, m.Length, m.Access, random32())
-	if err != nil {
+	if err := p.register(o, mem); err != nil {
 		p.unmap(o.mapping)
-		errno := syscall.EINVAL
-		if errors.Is(err, mrtable.ErrFull) {
-			errno = syscall.ENOMEM
-		}
-		return nil, refuse(errno, "%v", err)
+		return err
 	}
-	return o, nil
+	return nil
+}
+
+// register gives an object's memory its keys.
+func (p *program) register(o *mrObject, mem mrtable.Memory) (err error) {
+	o.region, err = p.a.keys.Register(o.pd.pd, mem, o.iova, o.length, o.access, random32())
+	return refuseKeys(err)
+}
+
+// refuseKeys puts an error of the key table into a refusal; nil stays nil.
+func refuseKeys(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, mrtable.ErrFull):
+		return refuse(syscall.ENOMEM, "%v", err)
+	}
+	return refuse(syscall.EINVAL, "%v", err)
 }
 
 // memoryOf opens the memory that a registration names.
@@ -103,7 +143,7 @@ func (p *program) memoryOf(m *uapi.RegMRRequest, fds []int, o *mrObject) (mrtabl
 		}
 		o.mapping = mp
 		return mem, nil
-	case uapi.MRForeign:
+	case uapi.MRForeign, uapi.MRImplicit:
 		if len(fds) != 0 {
 			return nil, refuse(syscall.EINVAL, "a foreign region takes no descriptor; %d came", len(fds))
 		}
@@ -121,7 +161,14 @@ func (p *program) foreignMemory(m *uapi.RegMRRequest) (mrtable.Memory, error) {
 	if p.pidfd == nil {
 		return nil, refuse(syscall.EPERM, "foreign memory: no pidfd of the program; use shared regions")
 	}
-	mem, err := p.process.Open(m.Addr, m.Length) // sees, too, that the pid is still the program's
+	open := func() (*foreign.Memory, error) { return p.process.Open(m.Addr, m.Length) }
+	if m.Kind == uapi.MRImplicit {
+		if m.Addr != 0 || m.Length != 0 {
+			return nil, refuse(syscall.EINVAL, "an implicit region has no address and length of its own; %d bytes at %#x given", m.Length, m.Addr)
+		}
+		open = p.process.OpenAll
+	}
+	mem, err := open() // sees, too, that the pid is still the program's
 	switch {
 	case errors.Is(err, foreign.ErrBounds):
 		return nil, refuse(syscall.EINVAL, "%v", err)
@@ -138,8 +185,8 @@ func (p *program) deregMR(m *uapi.HandleRequest) (reply, error) {
 	if !ok {
 		return reply{}, errHandle("memory region", m.Handle)
 	}
-	if err := p.a.keys.Mark(o.region); err != nil {
-		return reply{}, refuse(syscall.EINVAL, "%v", err)
+	if err := p.markMR(o); err != nil {
+		return reply{}, err
 	}
 	p.a.endLoans()
 	p.mrs.remove(m.Handle)
@@ -149,4 +196,12 @@ func (p *program) deregMR(m *uapi.HandleRequest) (reply, error) {
 	p.account.release(ResourceMRs, 1)
 	p.account.release(ResourceRegisteredBytes, o.bytes)
 	return reply{}, nil
+}
+
+// markMR ends the look-ups of a region.
+func (p *program) markMR(o *mrObject) error {
+	if err := p.a.keys.Mark(o.region); err != nil {
+		return refuse(syscall.EINVAL, "%v", err)
+	}
+	return nil
 }

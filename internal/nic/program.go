@@ -65,6 +65,11 @@ type (
 		region  *mrtable.Region
 		bytes   uint64   // booked
 		mapping *mapping // nil: foreign
+		fast    bool     // for fast registration: it has no memory of its own
+		kind    uapi.MRKind
+		iova    uint64 // as the program gave it, also of a zero-based region
+		length  uint64
+		access  mrtable.Access
 	}
 	channelObject struct {
 		channel

@@ -22,9 +22,9 @@ const (
 	// clientFDs is how many descriptors a client's message may carry: one is
 	// of use, a few more are refused by name instead of as a hang-up.
 	clientFDs = 4
-	// maxRequest is the longest request in bytes; none comes near it, and a
+	// maxRequest is the longest request in bytes: advice on the most ranges. A
 	// connection must not cost much memory.
-	maxRequest = 8 << 10
+	maxRequest = 17 << 10
 	// maxRefusing is how many connections are told at a time why they are
 	// refused; more are closed without a word.
 	maxRefusing = 64

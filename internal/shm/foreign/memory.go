@@ -79,14 +79,37 @@ func (p *Process) Open(addr, length uint64) (*Memory, error) {
 			return nil, explain(p.pid, err)
 		}
 	}
+	return m, p.alive()
+}
+
+// Everything is the length of what OpenAll returns, in bytes: all addresses but
+// the last.
+const Everything = uint64(^uintptr(0))
+
+// OpenAll returns the whole address space of p, as a region that begins at
+// address 0, and proves that it may be reached. What is mapped where shows at
+// each access. Errors: ErrRevoked; ESRCH when the program is gone; EPERM, with a
+// hint at Yama.
+func (p *Process) OpenAll() (*Memory, error) {
+	m := &Memory{p: p, length: Everything}
+	var probe [1]byte
+	// Nothing need be mapped there, but who may not look is told so first.
+	if err := m.ReadAt(probe[:], 0); err != nil && !errors.Is(err, unix.EFAULT) {
+		return nil, explain(p.pid, err)
+	}
+	return m, p.alive()
+}
+
+// alive reports that the program is: then the pid was its own when its memory
+// was read before. ESRCH when it is not.
+func (p *Process) alive() error {
 	if p.pidfd == nil {
-		return m, nil
+		return nil
 	}
-	// Alive now, so the pid was its own when the bytes were read.
 	if gone, err := p.pidfd.Exited(); err != nil || gone {
-		return nil, fmt.Errorf("open memory of process %d: %w", p.pid, errors.Join(unix.ESRCH, err))
+		return fmt.Errorf("open memory of process %d: %w", p.pid, errors.Join(unix.ESRCH, err))
 	}
-	return m, nil
+	return nil
 }
 
 // explain adds what an operator can do about a refusal.

@@ -317,3 +317,31 @@ func BenchmarkMemory(b *testing.B) {
 		})
 	}
 }
+
+// The whole address space: what is mapped can be reached, the rest is EFAULT at
+// the access, and a program that is gone is ESRCH at once.
+func TestOpenAll(t *testing.T) {
+	p := start(t)
+	p.open(t, 0, 1) // skips where a parent may not
+	m, err := p.proc.OpenAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 20)
+	if err := m.ReadAt(got, p.addr); err != nil || string(got) != "the program's memory" {
+		t.Errorf("read %q, %v", got, err)
+	}
+	if err := m.WriteAt(got, p.addr+2*page); !errors.Is(err, unix.EFAULT) {
+		t.Errorf("a page that nobody may touch: %v, want EFAULT", err)
+	}
+	if err := m.ReadAt(got[:1], Everything); !errors.Is(err, ErrBounds) {
+		t.Errorf("behind the last address: %v, want ErrBounds", err)
+	}
+	p.proc.Revoke()
+	if _, err := p.proc.OpenAll(); !errors.Is(err, ErrRevoked) {
+		t.Errorf("after Revoke: %v, want ErrRevoked", err)
+	}
+	if _, err := NewProcess(1<<30, nil).OpenAll(); !errors.Is(err, unix.ESRCH) {
+		t.Errorf("no such process: %v, want ESRCH", err)
+	}
+}
