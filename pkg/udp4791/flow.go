@@ -11,7 +11,7 @@ import (
 // fallback, or a send socket proper.
 type sendSocket struct {
 	fd      int // -1: the entry is free
-	local   int // index into Group.locals
+	local   int // index into Endpoint.locals
 	port    uint16
 	key     uint8
 	refs    int32
@@ -19,8 +19,8 @@ type sendSocket struct {
 	noLabel bool  // the kernel refused a flow label here
 }
 
-// flowTable holds an endpoint's send sockets. Entries [0, addresses) are the
-// receive sockets and stay; the others come and go.
+// flowTable holds an endpoint's send sockets. Entries [0, MaxSendSockets) come and
+// go; behind them are the receive sockets, by the index of their address.
 type flowTable struct {
 	socks []sendSocket
 }
@@ -49,19 +49,25 @@ func (t *flowTable) lookup(f FlowID) *sendSocket {
 
 // ready is called once when all receive sockets are open.
 func (e *Endpoint) ready() {
-	e.socks = make([]sendSocket, len(e.recv)+MaxSendSockets)
+	e.socks = make([]sendSocket, MaxSendSockets, MaxSendSockets+len(e.recv))
 	for i := range e.socks {
 		e.socks[i] = sendSocket{fd: -1}
 	}
 	for i, fd := range e.recv {
-		e.socks[i] = sendSocket{fd: fd, local: i, port: Port, gen: 1}
+		e.socks = append(e.socks, sendSocket{fd: fd, local: i, port: Port, gen: 1})
 	}
 }
 
 // perKey is how many send sockets one (local, key) may have, so that the
 // first keys do not take all.
 func (e *Endpoint) perKey() int {
-	return max(1, MaxSendSockets/(Keys*len(e.recv)))
+	n := 0
+	for _, fd := range e.recv {
+		if fd >= 0 {
+			n++
+		}
+	}
+	return max(1, MaxSendSockets/(Keys*max(1, n)))
 }
 
 // OpenFlow returns a flow from a local address for peers' QPs with one
@@ -80,8 +86,8 @@ func (e *Endpoint) OpenFlow(local netip.Addr, key uint8, wanted uint16) (FlowID,
 		return 0, 0, ErrClosed
 	}
 	li := -1
-	for i := range e.g.locals {
-		if e.g.locals[i].addr == local.Unmap() {
+	for i := range e.locals {
+		if e.locals[i].addr == local.Unmap() && local.IsValid() {
 			li = i
 		}
 	}
@@ -101,11 +107,11 @@ func (e *Endpoint) OpenFlow(local netip.Addr, key uint8, wanted uint16) (FlowID,
 // exactly, else a new one, else one of the same key, else the receive socket.
 func (e *Endpoint) pickSocket(li int, key uint8, wanted uint16) int {
 	if wanted == Port {
-		return li
+		return MaxSendSockets + li
 	}
 	port := wanted | FirstFlowPort
 	count, free, least := 0, -1, -1
-	for i := len(e.recv); i < len(e.socks); i++ {
+	for i := range MaxSendSockets {
 		s := &e.socks[i]
 		switch {
 		case s.fd < 0:
@@ -124,18 +130,22 @@ func (e *Endpoint) pickSocket(li int, key uint8, wanted uint16) int {
 	}
 	if free >= 0 && count < e.perKey() {
 		if fd, p := e.bindSendSocket(li, port); fd >= 0 {
-			gen := e.socks[free].gen&flowGenMask + 1
-			if gen > flowGenMask {
-				gen = 1
-			}
-			e.socks[free] = sendSocket{fd: fd, local: li, port: p, key: key, gen: gen}
+			e.socks[free] = sendSocket{fd: fd, local: li, port: p, key: key, gen: e.socks[free].nextGen()}
 			return free
 		}
 	}
 	if least >= 0 {
 		return least
 	}
-	return li
+	return MaxSendSockets + li
+}
+
+// nextGen is the generation of an entry's next user.
+func (s *sendSocket) nextGen() int32 {
+	if s.gen >= flowGenMask {
+		return 1
+	}
+	return s.gen + 1
 }
 
 // portTries bounds the search for a free source port.
@@ -144,7 +154,7 @@ const portTries = 64
 // bindSendSocket opens a send socket on port or one of the next ones; fd is
 // -1 when that cannot be had.
 func (e *Endpoint) bindSendSocket(li int, port uint16) (int, uint16) {
-	l := e.g.locals[li]
+	l := e.locals[li]
 	var ignored []string
 	fd, err := newSocket(l, nil, &ignored)
 	if err != nil {
@@ -203,7 +213,7 @@ func (e *Endpoint) CloseFlow(f FlowID) {
 		return
 	}
 	s.refs--
-	if s.refs > 0 || int(f)&(1<<flowIndexBits-1) < len(e.recv) {
+	if s.refs > 0 || int(f)&(1<<flowIndexBits-1) >= MaxSendSockets {
 		return
 	}
 	unix.Close(s.fd)
@@ -228,13 +238,15 @@ func (e *Endpoint) close() error {
 			first = err
 		}
 	}
-	for i := len(e.recv); i < len(e.socks); i++ {
+	for i := range e.socks[:min(MaxSendSockets, len(e.socks))] {
 		if e.socks[i].fd >= 0 {
 			keep(unix.Close(e.socks[i].fd))
 		}
 	}
 	for _, fd := range e.recv {
-		keep(unix.Close(fd))
+		if fd >= 0 {
+			keep(unix.Close(fd))
+		}
 	}
 	e.recv, e.socks = nil, nil
 	return first

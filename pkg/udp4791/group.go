@@ -3,6 +3,7 @@ package udp4791
 import (
 	"fmt"
 	"net/netip"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -11,11 +12,12 @@ import (
 // address, one receive socket per worker.
 type Group struct {
 	cfg        Config
-	locals     []local
-	locks      []int
+	mu         sync.Mutex // guards locals, locks and buffers, which change with OpenAddr
+	locals     []local    // by index; a free index has no address
+	locks      []int      // their locks; -1: a free index
 	endpoints  []*Endpoint
-	recvBuffer int // smallest effective, bytes
-	sendBuffer int
+	recvBuffer int      // smallest effective, bytes; guarded by mu
+	sendBuffer int      // guarded by mu
 	missing    []string // optional socket options the kernel lacks
 	namespace  uint64   // cookie of the network namespace, 0 when the kernel has none
 	segments   bool     // UDP_SEGMENT works
@@ -64,7 +66,7 @@ func (g *Group) open() error {
 		g.endpoints = append(g.endpoints, newEndpoint(g, w))
 	}
 	for _, l := range g.locals {
-		if err := g.openAddr(l); err != nil {
+		if err := g.openAddr(l, g.addReceiver); err != nil {
 			return err
 		}
 	}
@@ -75,16 +77,23 @@ func (g *Group) open() error {
 	return nil
 }
 
-// openAddr opens the receive sockets of one address. A socket's index in the
-// kernel's group, which the steering program returns, is the order of binding,
-// so worker w binds as number w.
-func (g *Group) openAddr(l local) error {
+// addReceiver gives an endpoint that does not work yet its next address.
+func (g *Group) addReceiver(worker, fd int, l local) {
+	e := g.endpoints[worker]
+	e.recv, e.locals = append(e.recv, fd), append(e.locals, l)
+}
+
+// openAddr opens the receive sockets of one address and hands each over as soon
+// as it is open, also when a later step fails. A socket's index in the kernel's
+// group, which the steering program returns, is the order of binding, so worker
+// w binds as number w.
+func (g *Group) openAddr(l local, take func(worker, fd int, l local)) error {
 	for w := range g.cfg.Workers {
 		fd, err := newSocket(l, receiveOptions(l.family()), &g.missing)
 		if err != nil {
 			return err
 		}
-		g.endpoints[w].recv = append(g.endpoints[w].recv, fd)
+		take(w, fd, l)
 		g.noteBuffers(fd)
 		if g.merges {
 			if err := unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1); err != nil {
@@ -123,6 +132,8 @@ func joinGroup(fd, worker, workers int) error {
 func (g *Group) noteBuffers(fd int) {
 	r := setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, g.cfg.RecvBuffer)
 	s := setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, g.cfg.SendBuffer)
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	if g.recvBuffer == 0 || r < g.recvBuffer {
 		g.recvBuffer = r
 	}
@@ -143,8 +154,12 @@ func (g *Group) Close() error {
 	for _, e := range g.endpoints {
 		keep(e.close())
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	for _, fd := range g.locks {
-		keep(unix.Close(fd))
+		if fd >= 0 {
+			keep(unix.Close(fd))
+		}
 	}
 	g.locks = nil
 	return first
@@ -157,16 +172,35 @@ func (g *Group) Endpoint(worker int) *Endpoint { return g.endpoints[worker] }
 func (g *Group) Workers() int { return len(g.endpoints) }
 
 // Addrs returns the group's addresses, IPv4-mapped ones as IPv4, in the order
-// of the Config. The caller may keep the slice.
-func (g *Group) Addrs() []netip.Addr { return append([]netip.Addr(nil), g.cfg.Addrs...) }
+// of the Config; those of OpenAddr take the place of a closed one or come last.
+// The caller may keep the slice.
+func (g *Group) Addrs() []netip.Addr {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	out := make([]netip.Addr, 0, len(g.locals))
+	for _, l := range g.locals {
+		if l.addr.IsValid() {
+			out = append(out, l.addr)
+		}
+	}
+	return out
+}
 
 // RecvBuffer returns the smallest effective receive buffer of the group's
 // sockets in bytes, in the unit of Config.RecvBuffer.
-func (g *Group) RecvBuffer() int { return g.recvBuffer }
+func (g *Group) RecvBuffer() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.recvBuffer
+}
 
 // SendBuffer returns the smallest effective send buffer in bytes, in the unit
 // of Config.SendBuffer.
-func (g *Group) SendBuffer() int { return g.sendBuffer }
+func (g *Group) SendBuffer() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.sendBuffer
+}
 
 // Segments says whether a SendSlot may hold several datagrams.
 func (g *Group) Segments() bool { return g.segments }

@@ -34,11 +34,13 @@ func (g *Group) OpenMulticast(group netip.Addr) (*Multicast, error) {
 		return nil, &AddrError{Addr: group, Reason: "not a multicast group"}
 	}
 	m := &Multicast{group: group}
+	g.mu.Lock()
 	for _, l := range g.locals {
-		if l.addr.Is4() == group.Is4() {
+		if l.addr.IsValid() && l.addr.Is4() == group.Is4() {
 			m.locals = append(m.locals, l)
 		}
 	}
+	g.mu.Unlock()
 	if len(m.locals) == 0 {
 		return nil, &AddrError{Addr: group, Reason: "a group of an address family of which the adapter has no address"}
 	}

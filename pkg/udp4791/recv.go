@@ -13,7 +13,8 @@ import (
 type Endpoint struct {
 	g      *Group
 	worker int
-	recv   []int // receive socket per local address, in the group's order
+	recv   []int   // receive socket by the index of its address; -1: a free index
+	locals []local // the addresses
 	groups []*Multicast
 	next   int  // the socket that ReadBatch looks at first
 	more   bool // the last ReadBatch was full
@@ -100,6 +101,9 @@ func (e *Endpoint) ReadBatch() ([]RecvSlot, error) {
 			i -= sockets
 		}
 		fd, addr := e.socket(i)
+		if fd < 0 {
+			continue
+		}
 		n, errno := recvmmsg(fd, b.hdrs[got:])
 		switch errno {
 		case 0:
@@ -124,7 +128,7 @@ const groupsPerRead = 4
 // to.
 func (e *Endpoint) socket(i int) (int, netip.Addr) {
 	if i < len(e.recv) {
-		return e.recv[i], e.g.locals[i].addr
+		return e.recv[i], e.locals[i].addr
 	}
 	if e.nextGroup++; e.nextGroup >= len(e.groups) {
 		e.nextGroup = 0

@@ -60,7 +60,7 @@ func (e *Endpoint) WriteBatch(slots []SendSlot) (int, error) {
 		case unix.EAGAIN, unix.ENOBUFS:
 			return n, ErrWouldBlock
 		case unix.EINVAL:
-			if slots[n].FlowLabel != 0 && !s.noLabel && e.g.locals[s.local].addr.Is6() {
+			if slots[n].FlowLabel != 0 && !s.noLabel && e.locals[s.local].addr.Is6() {
 				// Somebody on this host holds flow labels exclusively
 				// (ipv6_flowlabel): labels need a lease then. Send without.
 				s.noLabel = true
@@ -84,7 +84,7 @@ func (e *Endpoint) refuse(errno unix.Errno) error {
 // from s at all.
 func (e *Endpoint) prepare(s *sendSocket, slots []SendSlot) (int, unix.Errno) {
 	b := &e.tx
-	l := &e.g.locals[s.local]
+	l := &e.locals[s.local]
 	flow := slots[0].Flow
 	n := 0
 	for n < len(slots) && n < len(b.hdrs) && slots[n].Flow == flow {
