@@ -169,7 +169,7 @@ var rules = []rule{
 	},
 	{
 		path: "internal/nic", is: "the adapter: workers, handles, limits, GIDs, timers, the control plane's server", never: "a header's byte, a protocol rule",
-		may:      join(leaves, []string{"pkg/transport", "pkg/udp4791", "internal/shm", "internal/shm/foreign", "internal/uapi", "internal/cm", "internal/capture"}),
+		may:      join(leaves, []string{"pkg/transport", "pkg/udp4791", "internal/shm", "internal/shm/foreign", "internal/uapi", "internal/cm", "internal/capture", netlink}),
 		testsMay: join(edgeTests, []string{"pkg/verbs", "pkg/adapter"}), unix: true,
 	},
 	{

@@ -171,6 +171,9 @@ func (e *emitter) adapterMetrics(s *nic.Snapshot) {
 		e.gauge(limitDesc, float64(u.Limit), u.Resource.Label())
 	}
 	for i, g := range s.GIDs {
+		if g.IsZero() {
+			continue // a hole
+		}
 		e.gauge(infoDesc, 1, strconv.Itoa(i), g.String())
 	}
 	e.gauge(bufDesc, float64(s.RecvBuffer))

@@ -116,6 +116,9 @@ type Adapter struct {
 	control controlStats
 	mcast   mcastTable
 	stamps  stampClock
+	port    atomic.Pointer[portState]
+	watch   *netWatch // nil when the network is not followed
+	guid    uint64    // of the node
 
 	mu        sync.Mutex
 	closing   bool
@@ -170,6 +173,7 @@ func New(cfg Config) (*Adapter, error) {
 		return nil, fmt.Errorf("nic: CLOCK_MONOTONIC: %w", err)
 	}
 	a.gids.entries.Store(&gids)
+	a.guid = guidOf(gids[0].addr)
 	a.tap.Store(cfg.Capture)
 	err = a.open(gids)
 	for _, w := range a.workers {
@@ -179,6 +183,7 @@ func New(cfg Config) (*Adapter, error) {
 		_ = a.closeParts() // the first error is the one that says why
 		return nil, err
 	}
+	a.startWatch()
 	a.logStart(gids)
 	return a, nil
 }
@@ -222,7 +227,7 @@ func (a *Adapter) logStart(gids []gidEntry) {
 			keyInterface, gids[i].ifname, keyLinkMTU, gids[i].linkMTU)
 	}
 	a.log.Info("adapter started", keyAdapter, a.cfg.Name, keyWorkers, len(a.workers),
-		keyActiveMTU, a.portMTU().Bytes(), keyRecvBuffer, a.group.RecvBuffer(), keyCRC, bth.CRCPath())
+		keyActiveMTU, activeMTU(a.port.Load().linkMTU).Bytes(), keyRecvBuffer, a.group.RecvBuffer(), keyCRC, bth.CRCPath())
 	for _, n := range append(a.group.Notes(), machineNotes()...) {
 		a.log.Info(n, keyAdapter, a.cfg.Name)
 	}
@@ -265,6 +270,7 @@ func (a *Adapter) Close() error {
 // closeParts ends what open began.
 func (a *Adapter) closeParts() error {
 	var errs []error
+	a.watch.end()
 	for _, w := range a.workers {
 		w.stop()
 	}
@@ -280,12 +286,14 @@ func (a *Adapter) closeParts() error {
 // Name returns the device's name.
 func (a *Adapter) Name() string { return a.cfg.Name }
 
-// Addrs returns the adapter's addresses in GID order.
+// Addrs returns the adapter's addresses in GID order, without the holes that
+// addresses leave which are gone.
 func (a *Adapter) Addrs() []netip.Addr {
-	entries := a.gids.load()
-	out := make([]netip.Addr, len(entries))
-	for i := range entries {
-		out[i] = entries[i].addr
+	var out []netip.Addr
+	for _, e := range a.gids.load() {
+		if e.addr.IsValid() {
+			out = append(out, e.addr)
+		}
 	}
 	return out
 }

@@ -76,5 +76,6 @@ func (p *program) releaseDescriptors() {
 	}
 	if p.async != nil {
 		_ = p.async.Close()
+		p.async = nil
 	}
 }

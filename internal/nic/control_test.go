@@ -498,11 +498,11 @@ func TestDeviceAndPort(t *testing.T) {
 
 func TestGUIDsDiffer(t *testing.T) {
 	a, b := startAdapter(t, nil), startAdapter(t, nil)
-	if a.guid() == b.guid() {
-		t.Errorf("adapters on %v and %v both have the GUID %#x", a.Addrs(), b.Addrs(), a.guid())
+	if a.guid == b.guid {
+		t.Errorf("adapters on %v and %v both have the GUID %#x", a.Addrs(), b.Addrs(), a.guid)
 	}
-	if byte(a.guid()>>56)&2 != 0 {
-		t.Errorf("GUID %#x: not a locally administered EUI-64", a.guid())
+	if byte(a.guid>>56)&2 != 0 {
+		t.Errorf("GUID %#x: not a locally administered EUI-64", a.guid)
 	}
 }
 

@@ -21,8 +21,11 @@ const (
 	capSRQResize      = 1 << 13
 
 	atomicHCA          = 1
+	portDown           = 1
 	portActive         = 4
 	portCapIPBasedGIDs = 1 << 26
+	physPolling        = 2
+	physDisabled       = 3
 	physLinkUp         = 5
 	linkLayerEthernet  = 2
 	portGRHRequired    = 1
@@ -49,7 +52,7 @@ func (a *Adapter) deviceAttr() uapi.DeviceAttr {
 	q := &l.Program
 	rd := uint32(l.MaxRDAtomic)
 	return uapi.DeviceAttr{
-		FWVersion: fwVersion, NodeGUID: a.guid(), SysImageGUID: a.guid(),
+		FWVersion: fwVersion, NodeGUID: a.guid, SysImageGUID: a.guid,
 		MaxMRSize: min(q.RegisteredBytes, math.MaxInt64), PageSizeCap: pageSizeCap,
 		VendorID: vendorNone, DeviceCapFlags: capCurrQPStateMod | capSysImageGUID | capRCRNRNAKGen | capSRQResize,
 		MaxQP: clamp32(q.QPs), MaxQPWR: min(l.MaxSendWR, l.MaxRecvWR), MaxSGE: l.MaxSGE, MaxSGERead: l.MaxSGE,
@@ -65,17 +68,9 @@ func (a *Adapter) deviceAttr() uapi.DeviceAttr {
 
 func clamp32(v uint64) uint32 { return uint32(min(v, math.MaxInt32)) }
 
-// guid is the EUI-64 of a locally administered MAC made of the first address:
-// the same after a restart, and another one for each adapter of a host, which
-// the interface's MAC would not be.
-func (a *Adapter) guid() uint64 {
-	var addr netip.Addr
-	if entries := a.gids.load(); len(entries) > 0 {
-		addr = entries[0].addr
-	}
-	return guidOf(addr)
-}
-
+// guidOf is the EUI-64 of a locally administered MAC made of an address, the
+// adapter's first: the same after a restart, and another one for each adapter of
+// a host, which the interface's MAC would not be.
 func guidOf(addr netip.Addr) uint64 {
 	mac := [6]byte{0x02}
 	if addr.Is4() {
@@ -99,23 +94,30 @@ func (p *program) queryPort(m *uapi.QueryPortRequest) (reply, error) {
 }
 
 func (a *Adapter) portAttr() uapi.PortAttr {
-	link := math.MaxInt32
-	for _, e := range a.gids.load() {
-		link = min(link, e.linkMTU)
+	p := a.port.Load()
+	state, phys := uint8(portActive), uint8(physLinkUp)
+	switch {
+	case p.up:
+	case p.enabled:
+		state, phys = portDown, physPolling
+	default:
+		state, phys = portDown, physDisabled
 	}
 	return uapi.PortAttr{
-		GIDTableLen: gidTableLen, CapFlags: portCapIPBasedGIDs, MaxMessageSize: maxMessageSize, LinkMTU: uint32(link),
-		PKeyTableLen: 1, State: portActive, MaxMTU: bth.MTU4096, ActiveMTU: a.portMTU(), MaxVLNum: 1,
-		ActiveWidth: width1X, ActiveSpeed: speedFDR10, PhysState: physLinkUp, LinkLayer: linkLayerEthernet, Flags: portGRHRequired,
+		GIDTableLen: gidTableLen, CapFlags: portCapIPBasedGIDs, MaxMessageSize: maxMessageSize, LinkMTU: uint32(p.linkMTU),
+		PKeyTableLen: 1, State: state, MaxMTU: bth.MTU4096, ActiveMTU: activeMTU(p.linkMTU), MaxVLNum: 1,
+		ActiveWidth: width1X, ActiveSpeed: speedFDR10, PhysState: phys, LinkLayer: linkLayerEthernet, Flags: portGRHRequired,
 	}
 }
 
 func (p *program) queryGIDTable(*uapi.QueryGIDTableRequest) (reply, error) {
 	entries := p.a.gids.load()
-	r := &uapi.QueryGIDTableReply{Entries: make([]uapi.GIDEntry, len(entries))}
+	r := &uapi.QueryGIDTableReply{}
 	for i := range entries {
-		r.Entries[i] = uapi.GIDEntry{
-			GID: entries[i].gid, Index: uint32(i), Type: uapi.GIDTypeRoCEv2, IfIndex: uint32(entries[i].ifindex),
+		if e := &entries[i]; e.addr.IsValid() {
+			r.Entries = append(r.Entries, uapi.GIDEntry{
+				GID: e.gid, Index: uint32(i), Type: uapi.GIDTypeRoCEv2, IfIndex: uint32(e.ifindex),
+			})
 		}
 	}
 	return reply{body: r}, nil

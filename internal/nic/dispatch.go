@@ -201,6 +201,8 @@ func (a *Adapter) hello() *uapi.HelloReply {
 // shows them to every worker. What it made before an error goes with release.
 // asyncRead is the pipe's reading end, for the program.
 func (p *program) open() (asyncRead int, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.doorbell, err = shm.Create(fmt.Sprintf("softroce-%d-doorbells", p.pid), uapi.DoorbellSize(len(p.a.workers)))
 	if err != nil {
 		return -1, refuse(errnoOf(err, syscall.ENOMEM), "doorbell segment: %v", err)

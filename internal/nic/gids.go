@@ -24,7 +24,7 @@ const unknownLinkMTU = 1500
 // A gidEntry is one address of the adapter.
 type gidEntry struct {
 	gid     bth.GID
-	addr    netip.Addr // with its zone when link-local
+	addr    netip.Addr // with its zone when link-local; the zero Addr: a hole
 	ifindex int        // 0: not known
 	ifname  string
 	linkMTU int // bytes
@@ -48,7 +48,7 @@ func (t *gidTable) load() []gidEntry {
 // use; takes no lock.
 func (a *Adapter) gid(i int) (bth.GID, netip.Addr, bool) {
 	entries := a.gids.load()
-	if i < 0 || i >= len(entries) {
+	if i < 0 || i >= len(entries) || !entries[i].addr.IsValid() {
 		return bth.GID{}, netip.Addr{}, false
 	}
 	return entries[i].gid, entries[i].addr, true
@@ -224,16 +224,6 @@ func activeMTU(linkMTU int) bth.MTU {
 		if c.Bytes() <= linkMTU-headerRoom {
 			m = c
 		}
-	}
-	return m
-}
-
-// portMTU returns the active MTU of the port: of the narrowest link that it
-// has an address on.
-func (a *Adapter) portMTU() bth.MTU {
-	m := bth.MTU4096
-	for _, e := range a.gids.load() {
-		m = min(m, activeMTU(e.linkMTU))
 	}
 	return m
 }

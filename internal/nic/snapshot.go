@@ -41,7 +41,7 @@ type Snapshot struct {
 	Control  ControlSnapshot
 	Use      []ResourceUse // one per Resource
 	Programs []ProgramSnapshot
-	GIDs     []bth.GID // by index
+	GIDs     []bth.GID // by index; zero: a hole
 	// RecvBuffer is the receive buffer of a socket in bytes, as the kernel
 	// gave it.
 	RecvBuffer int
