@@ -105,6 +105,7 @@ var adapterCounters = []struct {
 	{desc("programs_gone_total", "Programs that are gone and cleaned up after."), func(c *nic.ControlSnapshot) uint64 { return c.Deaths }},
 	{desc("program_faults_total", "Times that a program's queue pairs were ended for a fault of its own."), func(c *nic.ControlSnapshot) uint64 { return c.Faults }},
 	{desc("async_events_total", "Asynchronous events written."), func(c *nic.ControlSnapshot) uint64 { return c.AsyncEvents }},
+	{desc("link_downed_total", "Times that the port went down."), func(c *nic.ControlSnapshot) uint64 { return c.LinkDowns }},
 	{desc("async_events_lost_total", "Asynchronous events that a program's full pipe did not take."), func(c *nic.ControlSnapshot) uint64 { return c.AsyncLost }},
 }
 

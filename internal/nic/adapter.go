@@ -123,6 +123,7 @@ type Adapter struct {
 	mu        sync.Mutex
 	closing   bool
 	programs  map[*program]struct{}
+	last      uint32                 // number of a program
 	conns     map[*shm.Conn]struct{} // served, also before their hello
 	listeners map[*shm.Listener]struct{}
 	pds       map[mrtable.PD]struct{}
@@ -144,6 +145,7 @@ type controlStats struct {
 	programs, deaths               atomic.Uint64
 	faults                         atomic.Uint64 // programs whose QPs were ended
 	asyncEvents, asyncLost         atomic.Uint64
+	linkDowns                      atomic.Uint64
 }
 
 // New opens an adapter and starts its workers. Errors say what, why and what
@@ -159,7 +161,7 @@ func New(cfg Config) (*Adapter, error) {
 	}
 	a := &Adapter{
 		cfg: cfg, log: cfg.Log,
-		keys:      mrtable.New(mrtable.Config{MaxRegions: int(cfg.Limits.Adapter.MRs), Secret: random64()}),
+		keys:      mrtable.New(mrtable.Config{MaxRegions: int(cfg.Limits.Adapter.MRs + cfg.Limits.Adapter.MWs), Secret: random64()}),
 		ledger:    newLedger(cfg.Limits),
 		qpns:      newQPNAllocator(random64()),
 		programs:  make(map[*program]struct{}),

@@ -7,9 +7,7 @@ package nic
 func (p *program) release() {
 	p.process.Revoke()
 	p.mu.Lock()
-	for _, m := range p.mrs.byHandle {
-		_ = p.a.keys.Mark(m.region) // fails only when marked already
-	}
+	p.markKeys()
 	for _, c := range p.cqs.byHandle {
 		c.retire()
 	}
@@ -19,6 +17,7 @@ func (p *program) release() {
 		}
 		q.worker.do(func() { q.worker.removeQP(q.qp) })
 	}
+	p.markKeys() // no work request binds a window any more
 	for i, l := range p.links {
 		w := p.a.workers[i]
 		w.do(func() { w.removeProgram(l) })
@@ -43,6 +42,10 @@ func (p *program) releaseObjects() {
 		p.a.keys.Free(m.region)
 		p.unmap(m.mapping)
 		p.mrs.remove(h)
+	}
+	for h, m := range p.mws.byHandle {
+		p.a.keys.FreeWindow(m.window)
+		p.mws.remove(h)
 	}
 	for h, q := range p.qps.byHandle {
 		p.a.qpns.free(q.qp.qpn)

@@ -15,10 +15,20 @@ import (
 // Values of the verbs API (ibv_device_cap_flags and others, see
 // ibv_query_device(3)). Only what is implemented is set: programs switch features on by them.
 const (
-	capCurrQPStateMod = 1 << 7
-	capSysImageGUID   = 1 << 11
-	capRCRNRNAKGen    = 1 << 12
-	capSRQResize      = 1 << 13
+	capBadPKeyCounter   = 1 << 1
+	capBadQKeyCounter   = 1 << 2
+	capCurrQPStateMod   = 1 << 7
+	capPortActiveEvent  = 1 << 10
+	capSysImageGUID     = 1 << 11
+	capRCRNRNAKGen      = 1 << 12
+	capSRQResize        = 1 << 13
+	capMemWindow        = 1 << 17
+	capMemMgtExtensions = 1 << 21 // fast registration, invalidation, SEND_WITH_INV
+	capMemWindowType2B  = 1 << 24
+
+	// ibv_odp_general_caps and ibv_odp_transport_cap_bits.
+	odpSupport, odpImplicit                                = 1 << 0, 1 << 1
+	odpSend, odpRecv, odpWrite, odpRead, odpAtomic, odpSRQ = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 4, 1 << 5
 
 	atomicHCA          = 1
 	portDown           = 1
@@ -37,6 +47,10 @@ const (
 	maxMessageSize     = 1 << 30
 )
 
+// deviceCaps are what is there whatever the configuration.
+const deviceCaps = capBadPKeyCounter | capBadQKeyCounter | capCurrQPStateMod | capPortActiveEvent | capSysImageGUID |
+	capRCRNRNAKGen | capSRQResize | capMemWindow | capMemMgtExtensions | capMemWindowType2B
+
 // Our own tuning.
 const (
 	gidTableLen = udp4791.MaxAddrs
@@ -54,14 +68,16 @@ func (a *Adapter) deviceAttr() uapi.DeviceAttr {
 	return uapi.DeviceAttr{
 		FWVersion: fwVersion, NodeGUID: a.guid, SysImageGUID: a.guid,
 		MaxMRSize: min(q.RegisteredBytes, math.MaxInt64), PageSizeCap: pageSizeCap,
-		VendorID: vendorNone, DeviceCapFlags: capCurrQPStateMod | capSysImageGUID | capRCRNRNAKGen | capSRQResize,
+		VendorID: vendorNone, DeviceCapFlags: deviceCaps,
 		MaxQP: clamp32(q.QPs), MaxQPWR: min(l.MaxSendWR, l.MaxRecvWR), MaxSGE: l.MaxSGE, MaxSGERead: l.MaxSGE,
-		MaxCQ: clamp32(q.CQs), MaxCQE: l.MaxCQE, MaxMR: clamp32(q.MRs), MaxPD: clamp32(q.PDs),
+		MaxCQ: clamp32(q.CQs), MaxCQE: l.MaxCQE, MaxMR: clamp32(q.MRs), MaxMW: clamp32(q.MWs), MaxPD: clamp32(q.PDs),
 		MaxQPRDAtomic: rd, MaxQPInitRDAtomic: rd, MaxResRDAtomic: clamp32(q.QPs * uint64(rd)),
 		AtomicCap: atomicHCA, MaxInline: l.MaxInline, NumCompVectors: a.numCompVectors(),
 		MaxAH: clamp32(q.AHs), MaxSRQ: clamp32(q.SRQs), MaxSRQWR: l.MaxRecvWR, MaxSRQSGE: l.MaxSGE,
 		MaxMcastGroup: maxMcastGroups, MaxMcastQPAttach: maxMcastAttached, MaxTotalMcastQPAttach: clamp32(q.Mcast),
 		MaxPKeys: 1, LocalCAAckDelay: localCAAckDelay, PhysPortCount: 1,
+		ODPGeneral: odpSupport | odpImplicit, ODPRC: odpSend | odpRecv | odpWrite | odpRead | odpAtomic | odpSRQ,
+		ODPUC: odpSend | odpRecv | odpWrite | odpSRQ, ODPUD: odpSend | odpRecv | odpSRQ,
 		CompletionTimestampMask: math.MaxUint64, HCACoreClock: hcaCoreClock,
 	}
 }
@@ -103,7 +119,9 @@ func (a *Adapter) portAttr() uapi.PortAttr {
 	default:
 		state, phys = portDown, physDisabled
 	}
+	pkeys, qkeys := a.violations()
 	return uapi.PortAttr{
+		BadPKeyCounter: pkeys, QKeyViolations: qkeys,
 		GIDTableLen: gidTableLen, CapFlags: portCapIPBasedGIDs, MaxMessageSize: maxMessageSize, LinkMTU: uint32(p.linkMTU),
 		PKeyTableLen: 1, State: state, MaxMTU: bth.MTU4096, ActiveMTU: activeMTU(p.linkMTU), MaxVLNum: 1,
 		ActiveWidth: width1X, ActiveSpeed: speedFDR10, PhysState: phys, LinkLayer: linkLayerEthernet, Flags: portGRHRequired,

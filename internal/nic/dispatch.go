@@ -23,7 +23,8 @@ type reply struct {
 // A handler serves one kind of request under the program's lock. fds are the
 // descriptors that came with it, which stay the caller's.
 type handler struct {
-	wantFDs int // the most that may come
+	wantFDs int  // the most that may come
+	free    bool // takes what locks it needs itself
 	run     func(p *program, body []byte, fds []int) (reply, error)
 }
 
@@ -48,6 +49,12 @@ func onFDs[T any, P decoder[T]](n int, f func(*program, P, []int) (reply, error)
 	}}
 }
 
+// unlocked makes a handler one that runs without the program's lock.
+func unlocked(h handler) handler {
+	h.free = true
+	return h
+}
+
 // handlers is the one table of what a program may ask for after its hello.
 var handlers = map[uapi.Op]handler{
 	uapi.OpQueryDevice:    on((*program).queryDevice),
@@ -59,6 +66,9 @@ var handlers = map[uapi.Op]handler{
 	uapi.OpDeregMR:        on((*program).deregMR),
 	uapi.OpReregMR:        onFDs(1, (*program).reregMR),
 	uapi.OpAdviseMR:       on((*program).adviseMR),
+	uapi.OpAllocMR:        on((*program).allocMR),
+	uapi.OpAllocMW:        on((*program).allocMW),
+	uapi.OpDeallocMW:      on((*program).deallocMW),
 	uapi.OpCreateChannel:  on((*program).createChannel),
 	uapi.OpDestroyChannel: on((*program).destroyChannel),
 	uapi.OpCreateCQ:       on((*program).createCQ),
@@ -76,6 +86,8 @@ var handlers = map[uapi.Op]handler{
 	uapi.OpDestroySRQ:     on((*program).destroySRQ),
 	uapi.OpAttachMcast:    on((*program).attachMcast),
 	uapi.OpDetachMcast:    on((*program).detachMcast),
+	uapi.OpListResources:  unlocked(on((*program).listResources)),
+	uapi.OpListCounters:   unlocked(on((*program).listCounters)),
 }
 
 // answer serves one message and appends the reply to out. It takes over fds.
@@ -109,8 +121,10 @@ func (p *program) run(h uapi.Header, body []byte, fds []int) (reply, error) {
 	if len(fds) > hd.wantFDs {
 		return reply{}, refuse(syscall.EINVAL, "%v: %d descriptors came with it, at most %d make sense", h.Op, len(fds), hd.wantFDs)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	if !hd.free {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+	}
 	r, err := hd.run(p, body, fds)
 	if err != nil {
 		return reply{}, fmt.Errorf("%v: %w", h.Op, err)

@@ -19,6 +19,7 @@ const (
 	ResourcePrograms Resource = iota
 	ResourcePDs
 	ResourceMRs
+	ResourceMWs
 	ResourceCQs
 	ResourceQPs
 	ResourceChannels
@@ -49,6 +50,8 @@ func (r Resource) String() string {
 		return "protection domains"
 	case ResourceMRs:
 		return "memory regions"
+	case ResourceMWs:
+		return "memory windows"
 	case ResourceCQs:
 		return "completion queues"
 	case ResourceQPs:
@@ -83,6 +86,7 @@ type Quota struct {
 	Programs        uint64 // open connections
 	PDs             uint64 // protection domains
 	MRs             uint64 // memory regions
+	MWs             uint64 // memory windows
 	CQs             uint64 // completion queues
 	QPs             uint64 // queue pairs; a program has at most MaxProgramQPs
 	Channels        uint64 // completion channels, a pipe each
@@ -104,6 +108,8 @@ func (q *Quota) field(r Resource) *uint64 {
 		return &q.PDs
 	case ResourceMRs:
 		return &q.MRs
+	case ResourceMWs:
+		return &q.MWs
 	case ResourceCQs:
 		return &q.CQs
 	case ResourceQPs:
@@ -192,17 +198,17 @@ const MaxProgramQPs = uapi.DoorbellIndices
 // program that needs more is configured.
 var (
 	defaultAdapterQuota = Quota{
-		Programs: 4096, PDs: 65536, MRs: 1 << 17, CQs: 1 << 18, QPs: 1 << 18, Channels: 16384,
+		Programs: 4096, PDs: 65536, MRs: 1 << 17, MWs: 1 << 17, CQs: 1 << 18, QPs: 1 << 18, Channels: 16384,
 		AHs: 1 << 20, SRQs: 65536, Mcast: 65536,
 		Mappings: 32768, RegisteredBytes: 1 << 42, MappedBytes: 1 << 42, RingBytes: 16 << 30,
 	}
 	defaultUserQuota = Quota{
-		Programs: 1024, PDs: 32768, MRs: 1 << 17, CQs: 1 << 18, QPs: 1 << 18, Channels: 8192,
+		Programs: 1024, PDs: 32768, MRs: 1 << 17, MWs: 1 << 17, CQs: 1 << 18, QPs: 1 << 18, Channels: 8192,
 		AHs: 1 << 19, SRQs: 65536, Mcast: 65536,
 		Mappings: 16384, RegisteredBytes: 1 << 42, MappedBytes: 1 << 42, RingBytes: 8 << 30,
 	}
 	defaultProgramQuota = Quota{
-		Programs: 1, PDs: 4096, MRs: 65536, CQs: 65536, QPs: MaxProgramQPs, Channels: 1024,
+		Programs: 1, PDs: 4096, MRs: 65536, MWs: 65536, CQs: 65536, QPs: MaxProgramQPs, Channels: 1024,
 		AHs: 65536, SRQs: 16384, Mcast: 16384,
 		Mappings: 8192, RegisteredBytes: 1 << 41, MappedBytes: 1 << 41, RingBytes: 4 << 30,
 	}

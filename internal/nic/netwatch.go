@@ -460,6 +460,7 @@ func (n *netWatch) tell(gids, wasUp, isUp bool) {
 	switch {
 	case wasUp && !isUp:
 		events = append(events, uapi.EventPortErr)
+		n.a.control.linkDowns.Add(1)
 		n.a.log.Warn("port down", keyAdapter, n.a.cfg.Name)
 	case isUp && !wasUp:
 		events = append(events, uapi.EventPortActive)

@@ -22,7 +22,8 @@ func (p *program) allocPD(*uapi.AllocPDRequest) (reply, error) {
 	if err := p.account.charge(ResourcePDs, 1); err != nil {
 		return reply{}, err
 	}
-	h := p.pds.add(&pdObject{pd: p.a.newPD()})
+	h := p.pds.reserve()
+	p.pds.put(h, &pdObject{pd: p.a.newPD(), handle: h})
 	return reply{body: &uapi.HandleReply{Handle: h}}, nil
 }
 
@@ -198,10 +199,14 @@ func (p *program) deregMR(m *uapi.HandleRequest) (reply, error) {
 	return reply{}, nil
 }
 
-// markMR ends the look-ups of a region.
+// markMR ends the look-ups of a region. EBUSY while windows are bound to it.
 func (p *program) markMR(o *mrObject) error {
-	if err := p.a.keys.Mark(o.region); err != nil {
-		return refuse(syscall.EINVAL, "%v", err)
+	err := p.a.keys.Mark(o.region)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, mrtable.ErrBound):
+		return refuse(syscall.EBUSY, "%v; invalidate or free them first", err)
 	}
-	return nil
+	return refuse(syscall.EINVAL, "%v", err)
 }

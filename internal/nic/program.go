@@ -23,6 +23,7 @@ type program struct {
 	pid      int // as seen from here, 0 when not visible
 	uid      uint32
 	name     string // as it called itself
+	number   uint32 // of the adapter's programs, in the order of their coming
 	cred     shm.Cred
 	exited   atomic.Bool
 	pidfd    *shm.Pidfd       // nil when the process is not visible
@@ -45,6 +46,7 @@ type program struct {
 	index    indices // of QPs in the doorbell area
 	pds      handles[*pdObject]
 	mrs      handles[*mrObject]
+	mws      handles[*mwObject]
 	channels handles[*channelObject]
 	cqs      handles[*cqObject]
 	qps      handles[*qpObject]
@@ -57,8 +59,9 @@ type program struct {
 // The objects behind a program's handles.
 type (
 	pdObject struct {
-		pd    mrtable.PD
-		users int // objects in it
+		pd     mrtable.PD
+		handle uint32
+		users  int // objects in it
 	}
 	mrObject struct {
 		pd      *pdObject

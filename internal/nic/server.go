@@ -168,6 +168,8 @@ func (a *Adapter) identify(c *shm.Conn) (*program, error) {
 	}
 	p.rings = newCarver(account, fmt.Sprintf("softroce-%d", cred.PID))
 	a.mu.Lock()
+	a.last++
+	p.number = a.last
 	a.programs[p] = struct{}{}
 	a.mu.Unlock()
 	return p, nil

@@ -57,6 +57,7 @@ type ControlSnapshot struct {
 	Faults      uint64 // times that a program's queue pairs were ended
 	AsyncEvents uint64 // async event records written
 	AsyncLost   uint64 // async event records a full pipe did not take
+	LinkDowns   uint64 // times that the port went down
 }
 
 // ResourceUse is the adapter's use of one resource and its limit.
@@ -95,7 +96,7 @@ func (a *Adapter) Snapshot() Snapshot {
 	s.Control = ControlSnapshot{
 		Requests: c.requests.Load(), Refused: c.refused.Load(), BadMessages: c.badMessages.Load(),
 		Programs: c.programs.Load(), Deaths: c.deaths.Load(), Faults: c.faults.Load(),
-		AsyncEvents: c.asyncEvents.Load(), AsyncLost: c.asyncLost.Load(),
+		AsyncEvents: c.asyncEvents.Load(), AsyncLost: c.asyncLost.Load(), LinkDowns: c.linkDowns.Load(),
 	}
 	s.Use = a.ledger.use(&a.ledger.adapter)
 	for _, e := range a.gids.load() {
