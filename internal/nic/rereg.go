@@ -28,7 +28,7 @@ func (p *program) reregMR(m *uapi.ReregMRRequest, fds []int) (reply, error) {
 	}
 	old := *o
 	*o = *next
-	p.a.quiesce()
+	p.a.endLoans()
 	p.a.keys.Free(old.region)
 	p.unmap(old.mapping)
 	old.pd.users--
@@ -65,7 +65,7 @@ func (p *program) rereg(m *uapi.ReregMRRequest, o *mrObject, fds []int) (*mrObje
 				return next, nil
 			}
 			_ = p.a.keys.Mark(next.region) // nobody has its keys yet
-			p.a.quiesce()                  // but may have guessed them
+			p.a.endLoans()                 // but may have guessed them
 			p.a.keys.Free(next.region)
 		}
 		p.unmap(next.mapping)
