@@ -17,6 +17,7 @@ import (
 	"github.com/softroce/softroce/pkg/bth"
 	"github.com/softroce/softroce/pkg/mrtable"
 	"github.com/softroce/softroce/pkg/qpstate"
+	"github.com/softroce/softroce/pkg/wq"
 )
 
 // exchange sends one message, whatever it is, and reads the answer. false
@@ -154,11 +155,31 @@ func (h *hostile) request() (uapi.Op, uapi.Body, []int) {
 	case uapi.OpAttachMcast, uapi.OpDetachMcast:
 		body = &uapi.McastRequest{QP: h.handle(), GID: h.group()}
 	case uapi.OpDeallocPD, uapi.OpDeregMR, uapi.OpDestroyChannel, uapi.OpDestroyCQ, uapi.OpQueryQP, uapi.OpDestroyQP,
-		uapi.OpQuerySRQ, uapi.OpDestroySRQ:
+		uapi.OpQuerySRQ, uapi.OpDestroySRQ, uapi.OpDeallocMW:
 		body = &uapi.HandleRequest{Handle: h.handle()}
-	case uapi.OpAllocMW, uapi.OpDeallocMW, uapi.OpReregMR, uapi.OpAllocMR, uapi.OpAdviseMR, uapi.OpResizeCQ, uapi.OpListResources, uapi.OpListCounters:
-		// Malformed, where there is a body.
-	case uapi.OpHello, uapi.OpQueryDevice, uapi.OpQueryGIDTable, uapi.OpAllocPD, uapi.OpCreateChannel:
+	case uapi.OpAllocMW:
+		body = &uapi.AllocMWRequest{PD: 1 + h.Uint32N(2), Type: mrtable.WindowType(h.UintN(4))}
+	case uapi.OpAllocMR:
+		body = &uapi.AllocMRRequest{PD: 1 + h.Uint32N(2), MaxPages: uint32(h.pick(0, 1, 16, 512, 513, 1<<32-1))}
+	case uapi.OpReregMR:
+		m := &uapi.ReregMRRequest{Handle: h.handle(), Flags: uapi.ReregFlags(h.UintN(9)), MR: uapi.RegMRRequest{
+			PD: 1 + h.Uint32N(2), Kind: uapi.MRKind(h.pick(1, 1, 2, 3, 4)), Addr: h.pick(0, h.Uint64()),
+			Length: h.pick(0, 1, 4096, 1<<40, 1<<64-1), IOVA: h.pick(0, 4096, 1<<64-1), Access: mrtable.Access(h.pick(0, 1, 7, 2, 65)),
+		}}
+		body = m
+		if m.Flags&uapi.ReregTranslation != 0 {
+			fds = []int{h.fds[h.IntN(len(h.fds))]}
+		}
+	case uapi.OpAdviseMR:
+		body = &uapi.AdviseMRRequest{
+			PD: 1 + h.Uint32N(2), Advice: h.Uint32N(4), Flags: h.Uint32N(3),
+			SGList: make([]wq.SGE, h.pick(0, 1, uapi.MaxAdviseSGE, uapi.MaxAdviseSGE+1)),
+		}
+	case uapi.OpResizeCQ:
+		body = &uapi.ResizeCQRequest{Handle: h.handle(), CQE: uint32(h.pick(0, 1, 7, 100, 1<<20, 1<<31))}
+	case uapi.OpListResources:
+		body = &uapi.ListResourcesRequest{Kind: uapi.ResourceKind(h.UintN(10)), After: h.pick(0, 1, 1<<32|1, h.Uint64())}
+	case uapi.OpHello, uapi.OpQueryDevice, uapi.OpQueryGIDTable, uapi.OpAllocPD, uapi.OpCreateChannel, uapi.OpListCounters:
 		// A hello has no place here, the others have no body.
 	default: // no such operation
 	}

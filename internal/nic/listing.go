@@ -43,6 +43,8 @@ var listers = map[uapi.ResourceKind]lister{
 	uapi.ResourceMR:      (*program).listMRs,
 	uapi.ResourcePD:      (*program).listPDs,
 	uapi.ResourceMW:      (*program).listMWs,
+	uapi.ResourceSRQ:     (*program).listSRQs,
+	uapi.ResourceAH:      (*program).listAHs,
 	uapi.ResourceProgram: (*program).listSelf,
 }
 
@@ -113,11 +115,16 @@ func (p *program) listName() string {
 // objects are a program's objects of one kind in the order of their handles, as
 // far as they belong to one part of a listing.
 func objects[T any](h *handles[T], after uint32, f func(handle uint32, o T) uapi.Resource) []listed {
-	order := slices.DeleteFunc(slices.Collect(maps.Keys(h.byHandle)), func(n uint32) bool { return n <= after })
+	return ordered(h.byHandle, after, f)
+}
+
+// ordered is objects for what is in a map.
+func ordered[T any](all map[uint32]T, after uint32, f func(handle uint32, o T) uapi.Resource) []listed {
+	order := slices.DeleteFunc(slices.Collect(maps.Keys(all)), func(n uint32) bool { return n <= after })
 	slices.Sort(order)
 	out := make([]listed, 0, min(len(order), listObjects))
 	for _, n := range order[:min(len(order), listObjects)] {
-		out = append(out, listed{n, f(n, h.byHandle[n])})
+		out = append(out, listed{n, f(n, all[n])})
 	}
 	return out
 }
@@ -159,6 +166,29 @@ func (p *program) listMWs(after uint32, keys bool) []listed {
 	})
 }
 
+func (p *program) listSRQs(after uint32, _ bool) []listed {
+	return objects(&p.srqs, after, func(h uint32, o *srqObject) uapi.Resource {
+		a := o.attr()
+		return uapi.Resource{
+			Number: h, PD: o.pd.handle, Users: o.users, Worker: max(0, o.home()), MaxWR: a.MaxWR, MaxSGE: a.MaxSGE, Limit: a.Limit,
+		}
+	})
+}
+
+func (p *program) listAHs(after uint32, _ bool) []listed {
+	all := make(map[uint32]*ahObject)
+	if places := p.ahs.places.Load(); places != nil {
+		for i := range *places {
+			if o := (*places)[i].Load(); o != nil && !o.retired {
+				all[o.handle] = o
+			}
+		}
+	}
+	return ordered(all, after, func(h uint32, o *ahObject) uapi.Resource {
+		return uapi.Resource{Number: h, PD: o.owner.handle, Peer: o.attr.DGID.String()}
+	})
+}
+
 // listSelf is the program as an object; its users are its queue pairs.
 func (p *program) listSelf(after uint32, _ bool) []listed {
 	if after > 0 || p.async == nil {
@@ -172,7 +202,12 @@ func (p *program) listQPs(after uint32, _ bool) []listed {
 	var asked []*qpObject
 	out := objects(&p.qps, after, func(_ uint32, o *qpObject) uapi.Resource {
 		asked = append(asked, o)
+		srq := uint32(0)
+		if o.srq != nil {
+			srq = o.srq.handle
+		}
 		return uapi.Resource{
+			SRQ:    srq,
 			Number: uint32(o.qp.qpn), PD: o.pd.handle, Worker: o.worker.index, Type: o.kind.String(),
 			SendCQ: o.send.handle, RecvCQ: o.recv.handle,
 		}

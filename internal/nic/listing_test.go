@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/softroce/softroce/internal/uapi"
+	"github.com/softroce/softroce/pkg/qpstate"
 	"github.com/softroce/softroce/pkg/verbs"
 )
 
@@ -223,5 +224,30 @@ func TestListCounters(t *testing.T) {
 	}
 	if got["sent_pkts"] == 0 || got["rcvd_pkts"] == 0 || got["local_pkts"] == 0 || got["programs_connected"] != 2 {
 		t.Errorf("counters %v", got)
+	}
+}
+
+// Shared receive queues and address handles are listed, too, and a queue pair
+// names its queue.
+func TestListSRQsAndAHs(t *testing.T) {
+	a := startAdapter(t, nil)
+	r := rawHello(t, a)
+	pd := r.pd()
+	gid, _, _ := a.gid(0)
+	srq := must[uapi.CreateSRQReply](r, uapi.OpCreateSRQ, &uapi.CreateSRQRequest{PD: pd, Attr: uapi.SRQAttr{MaxWR: 16, MaxSGE: 2, Limit: 3}})
+	ah := must[uapi.HandleReply](r, uapi.OpCreateAH, &uapi.CreateAHRequest{PD: pd, Attr: qpstate.AHAttr{DGID: gid, IsGlobal: true, PortNum: 1}})
+	gone := must[uapi.HandleReply](r, uapi.OpCreateAH, &uapi.CreateAHRequest{PD: pd, Attr: qpstate.AHAttr{DGID: gid, IsGlobal: true, PortNum: 1}})
+	must[uapi.Empty](r, uapi.OpDestroyAH, &uapi.HandleRequest{Handle: gone.Handle})
+	m := rcRequest(pd, r.cq(4))
+	m.SRQ = srq.Handle
+	must[uapi.CreateQPReply](r, uapi.OpCreateQP, m)
+	if got, _ := r.list(uapi.ResourceSRQ); len(got) != 1 || got[0].Number != srq.Handle || got[0].MaxWR != 16 || got[0].MaxSGE != 2 || got[0].Limit != 3 || got[0].Users != 1 {
+		t.Errorf("shared receive queues %+v", got)
+	}
+	if got, _ := r.list(uapi.ResourceAH); len(got) != 1 || got[0].Number != ah.Handle || got[0].Peer != gid.String() || got[0].PD != pd {
+		t.Errorf("address handles %+v", got)
+	}
+	if got, _ := r.list(uapi.ResourceQP); len(got) != 1 || got[0].SRQ != srq.Handle || got[0].State != "RESET" {
+		t.Errorf("queue pairs %+v", got)
 	}
 }

@@ -153,7 +153,7 @@ func TestWindowsBadInput(t *testing.T) {
 	fast := must[uapi.RegMRReply](r, uapi.OpAllocMR, &uapi.AllocMRRequest{PD: pd, MaxPages: 1})
 	r.wantRefusal(r.call(uapi.OpAllocMR, &uapi.AllocMRRequest{PD: pd, MaxPages: 1}), syscall.ENOMEM, "memory regions")
 	r.wantRefusal(r.call(uapi.OpReregMR, &uapi.ReregMRRequest{Handle: fast.Handle, Flags: uapi.ReregAccess}), syscall.EINVAL, "fast registration")
-	r.wantRefusal(r.call(uapi.OpDeallocPD, &uapi.HandleRequest{Handle: pd}), syscall.EBUSY, "3 memory regions, windows")
+	r.wantRefusal(r.call(uapi.OpDeallocPD, &uapi.HandleRequest{Handle: pd}), syscall.EBUSY, "3 objects")
 	for _, h := range []uint32{one.Handle, two.Handle} {
 		must[uapi.Empty](r, uapi.OpDeallocMW, &uapi.HandleRequest{Handle: h})
 		r.wantRefusal(r.call(uapi.OpDeallocMW, &uapi.HandleRequest{Handle: h}), syscall.EINVAL, "handle")
