@@ -237,7 +237,7 @@ func TestListSRQsAndAHs(t *testing.T) {
 	srq := must[uapi.CreateSRQReply](r, uapi.OpCreateSRQ, &uapi.CreateSRQRequest{PD: pd, Attr: uapi.SRQAttr{MaxWR: 16, MaxSGE: 2, Limit: 3}})
 	ah := must[uapi.HandleReply](r, uapi.OpCreateAH, &uapi.CreateAHRequest{PD: pd, Attr: qpstate.AHAttr{DGID: gid, IsGlobal: true, PortNum: 1}})
 	gone := must[uapi.HandleReply](r, uapi.OpCreateAH, &uapi.CreateAHRequest{PD: pd, Attr: qpstate.AHAttr{DGID: gid, IsGlobal: true, PortNum: 1}})
-	must[uapi.Empty](r, uapi.OpDestroyAH, &uapi.HandleRequest{Handle: gone.Handle})
+	must[uapi.DestroyReply](r, uapi.OpDestroyAH, &uapi.HandleRequest{Handle: gone.Handle})
 	m := rcRequest(pd, r.cq(4))
 	m.SRQ = srq.Handle
 	must[uapi.CreateQPReply](r, uapi.OpCreateQP, m)
