@@ -107,7 +107,7 @@ var (
 	// coreTests is what the tests of pure packages may use: no socket, no clock.
 	coreTests = []string{"internal/simnet", "internal/scenario", "internal/capture", gopacket}
 	// edgeTests is what the tests of the other packages may use.
-	edgeTests = []string{"internal/simnet", "internal/capture", "internal/testaddr", "internal/testnet", "internal/testmatrix", gopacket, netlink, netns}
+	edgeTests = []string{"internal/simnet", "internal/capture", "internal/testaddr", "internal/testnet", "internal/testmatrix", "internal/featuretest", gopacket, netlink, netns}
 	// public is what a program outside of this module could import.
 	public = join(leaves, []string{"pkg/bth/bthlayer", "pkg/verbs", "pkg/rdmacm", "pkg/adapter"})
 )
@@ -219,6 +219,10 @@ var rules = []rule{
 	{
 		path: "internal/testaddr", is: "loopback addresses that no other test uses, for tests", never: "anything a test is about",
 		testsMay: edgeTests, unix: true,
+	},
+	{
+		path: "internal/featuretest", is: "what softroce offers, as tests for any two devices", never: "an adapter",
+		may: []string{"pkg/verbs"}, unix: true,
 	},
 	{
 		path: "internal/testmatrix", is: "the cell of the matrix that a run of the tests is in, for tests", never: "anything a test is about",

@@ -135,5 +135,5 @@ func rtsAttributesCase(a, b *end) {
 	a.do(a.rdma(verbs.WRRDMAWrite, b, 0, 0, 64))
 	b.modify(verbs.QPAttr{AccessFlags: uint32(verbs.AccessRemoteRead), MinRNRTimer: 3}, verbs.QPAccessFlagsMask|verbs.QPMinRNRTimerMask)
 	a.do(a.rdma(verbs.WRRDMARead, b, 0, 0, 64))
-	a.fails(a.rdma(verbs.WRRDMAWrite, b, 0, 0, 64), verbs.WCRemAccessErr)
+	a.fails(a.rdma(verbs.WRRDMAWrite, b, 0, 0, 64), verbs.WCRemInvReqErr)
 }
