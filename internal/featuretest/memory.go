@@ -166,7 +166,7 @@ func fastRegCase(a, b *end) {
 	a.fill(0, 2*pageSize, 1)
 	pages := []verbs.SGE{b.mr.SGE(3*pageSize, pageSize), b.mr.SGE(pageSize, pageSize)}
 	const iova = 0x10000
-	if wc := b.do(mr.RegWR(iova, 2*pageSize, allAccess&^verbs.AccessMWBind, pages)); wc.Opcode != verbs.WCRegMR {
+	if wc := b.do(mr.RegWR(iova, allAccess&^verbs.AccessMWBind, pages)); wc.Opcode != verbs.WCRegMR {
 		b.t.Errorf("completion %+v", wc)
 	}
 	old := mr.RKey()
@@ -174,7 +174,7 @@ func fastRegCase(a, b *end) {
 	b.same(3*pageSize, a.mr.Bytes()[:pageSize])
 	b.same(pageSize, a.mr.Bytes()[pageSize:2*pageSize])
 	b.do(verbs.SendWR{Opcode: verbs.WRLocalInv, InvalidateRKey: old})
-	b.do(mr.RegWR(iova, pageSize, allAccess&^verbs.AccessMWBind, pages[:1]))
+	b.do(mr.RegWR(iova, allAccess&^verbs.AccessMWBind, pages[:1]))
 	a.writeTo(mr.RKey(), iova, pageSize, verbs.WCSuccess)
 	a.writeTo(old, iova, 10, verbs.WCRemAccessErr)
 }
