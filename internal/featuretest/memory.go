@@ -284,7 +284,8 @@ func sendInvCase(a, b *end) {
 	a.writeTo(key, b.mr.Addr(), 10, verbs.WCRemAccessErr)
 }
 
-// otherPDCase: nobody invalidates a key of another domain.
+// otherPDCase: nobody invalidates a key of another domain. The receiver's queue
+// pair ends without an answer (fault class J).
 func otherPDCase(a, b *end) {
 	connect(a, b, verbs.RC)
 	w := b.window(verbs.MWType2)
@@ -295,6 +296,10 @@ func otherPDCase(a, b *end) {
 	other.recv(1, 0, 100)
 	wr := peer.send(0, 10)
 	wr.Opcode, wr.InvalidateRKey = verbs.WRSendWithInv, w.RKey()
-	peer.fails(wr, verbs.WCRemAccessErr)
+	peer.fails(wr, verbs.WCRetryExcErr)
+	if wc := other.nextOf(other.cq); wc.Status == verbs.WCSuccess || wc.WRID != 1 {
+		other.t.Errorf("completion %+v, want an error of the receive", wc)
+	}
+	other.becomes(other.qp, verbs.StateErr)
 	a.writeTo(w.RKey(), b.mr.Addr(), 10, verbs.WCSuccess)
 }
