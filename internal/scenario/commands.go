@@ -113,7 +113,7 @@ func (s *script) post(fields []string) error {
 // sgl is a list of one element of the scenario's memory, with the word lkey for
 // another key.
 func (s *script) sgl(w *words, off, n uint64) []wq.SGE {
-	lkey := w.num("lkey", uint64(s.mr.LKey()))
+	lkey := Peer{Key: s.key}.key(w, "lkey", "good")
 	return []wq.SGE{{Addr: memBase + off, Length: uint32(n), LKey: mrtable.LKey(lkey)}}
 }
 

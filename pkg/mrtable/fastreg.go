@@ -3,7 +3,7 @@ package mrtable
 import "fmt"
 
 // Fast registration gives a region that was allocated without memory a list of
-// pages, by a work request and without the control plane (IBTA Vol 1 §10.6.4.2).
+// pages, by a work request and without the control plane (IBTA Vol 1 §10.6).
 // The pages are parts of regions that exist; they lie in the new region one
 // behind the other. Once such a region ends, look-ups in the new one fail.
 

@@ -1,7 +1,7 @@
 package mrtable
 
 // What a key opened is closed by a request of its owner's queue pair, or by a
-// SEND with Invalidate of the peer (IBTA Vol 1 §10.6.5, §10.6.7.4). Both do so
+// SEND with Invalidate of the peer (IBTA Vol 1 §10.6). Both do so
 // to windows of type 2 and to regions of fast registration only.
 
 // InvalidateLocal closes the key of a window of type 2 or of a fast region for a

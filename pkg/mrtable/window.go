@@ -88,7 +88,7 @@ type BindArgs struct {
 const accessWindow = accessRemote | AccessLocalWrite | AccessZeroBased | accessOptional
 
 // Bind opens [Addr, Addr+Length) of a region under the window's new key, for a
-// queue pair of the domain pd (IBTA Vol 1 §10.6.7.2). The old key grants nothing
+// queue pair of the domain pd (IBTA Vol 1 §10.6.7). The old key grants nothing
 // from then on. On error nothing changed.
 //
 // Errors: [ErrKey] (no window, the same key again, no such region), [ErrPD],

@@ -21,7 +21,7 @@ type localOp struct {
 
 // localOps is their table by [wq.Opcode]. An invalidation waits for what may still
 // need the key, to be sent again with it for one (the local invalidate fence of
-// IBTA Vol 1 §10.8.3.4); the others open something new.
+// IBTA Vol 1 §10.8.3); the others open something new.
 var localOps = [...]localOp{
 	wq.BindMW:   {do: (*QP).bindWindow},
 	wq.LocalInv: {do: (*QP).invalidateKey, last: true},
