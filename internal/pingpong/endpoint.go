@@ -10,9 +10,9 @@ import (
 )
 
 // ErrExchange is wrapped by every error about what the peer sent over TCP.
-var ErrExchange = errors.New("the exchange of ibv_rc_pingpong failed")
+var ErrExchange = errors.New("the exchange of addresses failed")
 
-// The messages of the exchange (what ibv_rc_pingpong defines).
+// The messages of the exchange (what rdma-core's programs define).
 const (
 	// Port is the TCP port of the exchange.
 	Port = 18515
@@ -30,7 +30,7 @@ type Endpoint struct {
 	GID verbs.GID
 }
 
-// String is the endpoint as ibv_rc_pingpong prints it.
+// String is the endpoint as rdma-core's programs print it.
 func (e Endpoint) String() string {
 	return fmt.Sprintf("LID 0x%04x, QPN 0x%06x, PSN 0x%06x, GID %s", e.LID, uint32(e.QPN), uint32(e.PSN), e.GID)
 }

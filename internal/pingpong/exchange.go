@@ -52,6 +52,7 @@ func accept(ctx context.Context, c *Config) (net.Conn, error) {
 // patience, or with ctx.
 type link struct {
 	net.Conn
+	service Service
 }
 
 // guard bounds what is done on the connection until stop is called.
@@ -71,12 +72,28 @@ func (l link) guard(ctx context.Context, patience time.Duration) (stop func(), e
 	}, nil
 }
 
-// sendEndpoint and recvEndpoint are the two halves of the exchange.
-func (l link) sendEndpoint(e Endpoint) error {
-	if _, err := l.Write(e.wire()); err != nil {
+// sendEndpoints and recvEndpoints are the two halves of the exchange.
+func (l link) sendEndpoints(us []Endpoint) error {
+	var b []byte
+	for _, e := range us {
+		b = append(b, e.wire()...)
+	}
+	if _, err := l.Write(b); err != nil {
 		return fmt.Errorf("send the local address: %w", err)
 	}
 	return nil
+}
+
+func (l link) recvEndpoints(n int) ([]Endpoint, error) {
+	peers := make([]Endpoint, 0, n)
+	for range n {
+		e, err := l.recvEndpoint()
+		if err != nil {
+			return nil, l.ofMany(err, len(peers), n)
+		}
+		peers = append(peers, e)
+	}
+	return peers, nil
 }
 
 func (l link) recvEndpoint() (Endpoint, error) {
@@ -86,36 +103,45 @@ func (l link) recvEndpoint() (Endpoint, error) {
 	}
 	e, err := parseEndpoint(b[:])
 	if err == nil && e.GID.IsZero() {
-		err = fmt.Errorf("%w: the peer's GID is zero (ibv_rc_pingpong needs its option -g)", ErrExchange)
+		err = fmt.Errorf("%w: the peer's GID is zero (%s needs its option -g)", ErrExchange, l.service.Program())
 	}
 	return e, err
 }
 
+// ofMany adds to an error after some of the peer's addresses what the reason may
+// be.
+func (l link) ofMany(err error, have, want int) error {
+	if err == nil || l.service != SRQ || have == 0 {
+		return err
+	}
+	return fmt.Errorf("after %d of %d queue pairs: %w (both sides need the same -q)", have, want, err)
+}
+
 // exchange runs the client's or the server's part. connect is called with the
-// peer's endpoint when this side must be ready for its packets.
-func (l link) exchange(server bool, us Endpoint, connect func(Endpoint) error) (Endpoint, error) {
+// peer's endpoints when this side must be ready for its packets.
+func (l link) exchange(server bool, us []Endpoint, connect func([]Endpoint) error) ([]Endpoint, error) {
 	if !server {
-		if err := l.sendEndpoint(us); err != nil {
-			return Endpoint{}, err
+		if err := l.sendEndpoints(us); err != nil {
+			return nil, err
 		}
 	}
-	peer, err := l.recvEndpoint()
+	peers, err := l.recvEndpoints(len(us))
 	if err != nil {
-		return peer, err
+		return nil, err
 	}
 	if !server {
 		if _, err := l.Write([]byte(doneMessage)); err != nil {
-			return peer, fmt.Errorf("confirm: %w", err)
+			return nil, fmt.Errorf("confirm: %w", err)
 		}
-		return peer, connect(peer)
+		return peers, connect(peers)
 	}
-	if err := connect(peer); err != nil {
-		return peer, err
+	if err := connect(peers); err != nil {
+		return nil, err
 	}
-	if err := l.sendEndpoint(us); err != nil {
-		return peer, err
+	if err := l.sendEndpoints(us); err != nil {
+		return nil, err
 	}
-	return peer, l.recvDone()
+	return peers, l.ofMany(l.recvDone(), len(us), len(us))
 }
 
 func (l link) recvDone() error {

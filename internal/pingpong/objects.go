@@ -1,11 +1,16 @@
 package pingpong
 
 import (
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 
 	"github.com/softroce/softroce/pkg/verbs"
 )
+
+// ErrTooLong is wrapped by the error of a message that no datagram takes.
+var ErrTooLong = errors.New("the message is too long for a datagram")
 
 // objects are what the program makes of its adapter.
 type objects struct {
@@ -15,13 +20,23 @@ type objects struct {
 	ch      *verbs.CompChannel // nil when polling
 	cq      *verbs.CQ
 	mr      *verbs.MR
-	qp      *verbs.QP
-	us      Endpoint
+	srq     *verbs.SRQ // nil but with SRQ
+	lines   []line
 	inline  bool
+	head    int // bytes in front of a received message
 	sendOff int // where in mr the message to send is
 }
 
-// open makes everything, posts the receives and takes the queue pair to INIT.
+// line is one queue pair and its message's way.
+type line struct {
+	qp      *verbs.QP
+	ah      *verbs.AH // UD
+	us      Endpoint
+	peer    Endpoint
+	pending int // of sendID and recvID, what must come before the message goes again
+}
+
+// open makes everything, takes the queue pairs to INIT and posts the receives.
 // What was made is to be closed also after an error.
 func (o *objects) open() (err error) {
 	c := o.cfg
@@ -33,10 +48,51 @@ func (o *objects) open() (err error) {
 	if err != nil {
 		return err
 	}
+	if err := o.fit(port.ActiveMTU); err != nil {
+		return err
+	}
+	gid, err := o.dev.QueryGID(int(c.GIDIndex))
+	if err != nil {
+		return err
+	}
+	if err := o.openShared(); err != nil {
+		return err
+	}
+	o.inline = c.Size <= int(attr.MaxInline)
+	for range c.QPs {
+		qp, err := o.openQP()
+		if err != nil {
+			return err
+		}
+		us := Endpoint{LID: port.LID, QPN: qp.Num(), PSN: verbs.PSN(rand.Uint32() & 0xFFFFFF), GID: gid}
+		o.lines = append(o.lines, line{qp: qp, us: us})
+		if err := o.toInit(qp); err != nil {
+			return err
+		}
+	}
+	o.prepare()
+	return o.post(c.RxDepth)
+}
+
+// fit sees that a datagram takes the message, whose MTU is the port's.
+func (o *objects) fit(mtu verbs.MTU) error {
+	if o.cfg.Service != UD {
+		return nil
+	}
+	o.head, o.cfg.MTU = verbs.GRHSize, mtu
+	if o.cfg.Size > mtu.Bytes() {
+		return fmt.Errorf("pingpong: %w: %d bytes, and the port's MTU is %d (see -s)", ErrTooLong, o.cfg.Size, mtu.Bytes())
+	}
+	return nil
+}
+
+// openShared makes what all queue pairs share.
+func (o *objects) openShared() (err error) {
+	c := o.cfg
 	if o.pd, err = o.dev.AllocPD(); err != nil {
 		return err
 	}
-	o.sendOff = (c.Size + 63) &^ 63
+	o.sendOff = (o.head + c.Size + 63) &^ 63
 	if o.mr, err = o.pd.AllocMR(max(o.sendOff+c.Size, 1), verbs.AccessLocalWrite); err != nil {
 		return err
 	}
@@ -45,83 +101,147 @@ func (o *objects) open() (err error) {
 			return err
 		}
 	}
-	if o.cq, err = o.dev.CreateCQ(c.RxDepth+1, o.ch, 0); err != nil {
+	if o.cq, err = o.dev.CreateCQ(c.RxDepth+c.QPs, o.ch, 0); err != nil {
 		return err
 	}
-	o.inline = c.Size <= int(attr.MaxInline)
-	qcap := verbs.QPCap{MaxSendWR: 1, MaxRecvWR: uint32(c.RxDepth), MaxSendSGE: 1, MaxRecvSGE: 1}
+	if c.Service == SRQ {
+		o.srq, err = o.pd.CreateSRQ(verbs.SRQAttr{MaxWR: uint32(c.RxDepth), MaxSGE: 1})
+	}
+	return err
+}
+
+func (o *objects) openQP() (*verbs.QP, error) {
+	init := verbs.QPInitAttr{
+		Type: o.cfg.Service.qpType(), SendCQ: o.cq, RecvCQ: o.cq, SRQ: o.srq,
+		Cap: verbs.QPCap{MaxSendWR: 1, MaxSendSGE: 1},
+	}
+	if o.srq == nil {
+		init.Cap.MaxRecvWR, init.Cap.MaxRecvSGE = uint32(o.cfg.RxDepth), 1
+	}
 	if o.inline {
-		qcap.MaxInlineData = uint32(c.Size)
+		init.Cap.MaxInlineData = uint32(o.cfg.Size)
 	}
-	if o.qp, err = o.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: o.cq, RecvCQ: o.cq, Cap: qcap}); err != nil {
-		return err
-	}
-	if err := o.qp.ToInit(0); err != nil {
-		return err
-	}
-	gid, err := o.dev.QueryGID(int(c.GIDIndex))
-	if err != nil {
-		return err
-	}
-	o.us = Endpoint{LID: port.LID, QPN: o.qp.Num(), PSN: verbs.PSN(rand.Uint32() & 0xFFFFFF), GID: gid}
-	o.prepare()
-	return o.post(c.RxDepth)
+	return o.pd.CreateQP(&init)
 }
 
-// connect takes the queue pair to RTS with the attributes of ibv_rc_pingpong,
-// but for the hop limit, 1 there.
-func (o *objects) connect(peer Endpoint) error {
-	rtr := verbs.QPAttr{
-		State: verbs.StateRTR, PathMTU: o.cfg.MTU, DestQPN: peer.QPN, RQPSN: peer.PSN, MaxDestRDAtomic: 1, MinRNRTimer: 12,
-		AH: verbs.AHAttr{
-			DGID: peer.GID, SGIDIndex: o.cfg.GIDIndex, HopLimit: 64, IsGlobal: true, SL: o.cfg.SL, DLID: peer.LID, PortNum: 1,
-		},
+func (o *objects) toInit(qp *verbs.QP) error {
+	if o.cfg.Service != UD {
+		return qp.ToInit(0)
 	}
-	err := o.qp.Modify(&rtr, verbs.QPStateMask|verbs.QPAVMask|verbs.QPPathMTUMask|verbs.QPDestQPNMask|verbs.QPRQPSNMask|
-		verbs.QPMaxDestRDAtomicMask|verbs.QPMinRNRTimerMask)
-	if err != nil {
-		return err
-	}
-	rts := verbs.QPAttr{State: verbs.StateRTS, Timeout: 14, RetryCnt: 7, RNRRetry: 7, SQPSN: o.us.PSN, MaxRDAtomic: 1}
-	return o.qp.Modify(&rts, verbs.QPStateMask|verbs.QPTimeoutMask|verbs.QPRetryCntMask|verbs.QPRNRRetryMask|
-		verbs.QPSQPSNMask|verbs.QPMaxQPRDAtomicMask)
+	init := verbs.QPAttr{State: verbs.StateInit, PortNum: 1, QKey: qkey}
+	return qp.Modify(&init, verbs.QPStateMask|verbs.QPPKeyIndexMask|verbs.QPPortMask|verbs.QPQKeyMask)
 }
 
-// post posts n receives.
-func (o *objects) post(n int) error {
-	wr := verbs.RecvWR{WRID: recvID, SGList: o.sges(0)}
-	for range n {
-		if _, err := o.qp.PostRecv(wr); err != nil {
+// connect makes each queue pair ready to talk with the peer's.
+func (o *objects) connect(peers []Endpoint) error {
+	for i := range o.lines {
+		l := &o.lines[i]
+		l.peer = peers[i]
+		var err error
+		if o.cfg.Service == UD {
+			err = o.readyUD(l)
+		} else {
+			err = o.connectQP(l)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (o *objects) sges(off int) []verbs.SGE {
-	if o.cfg.Size == 0 {
-		return nil
+// connectQP takes a connected queue pair to RTS with the attributes of
+// rdma-core's programs, but for the hop limit, 1 there.
+func (o *objects) connectQP(l *line) error {
+	rtr := verbs.QPAttr{
+		State: verbs.StateRTR, PathMTU: o.cfg.MTU, DestQPN: l.peer.QPN, RQPSN: l.peer.PSN, MaxDestRDAtomic: 1, MinRNRTimer: 12,
+		AH: o.path(l.peer),
 	}
-	return []verbs.SGE{o.mr.SGE(off, o.cfg.Size)}
+	toRTR := verbs.QPStateMask | verbs.QPAVMask | verbs.QPPathMTUMask | verbs.QPDestQPNMask | verbs.QPRQPSNMask
+	rts := verbs.QPAttr{State: verbs.StateRTS, Timeout: 14, RetryCnt: 7, RNRRetry: 7, SQPSN: l.us.PSN, MaxRDAtomic: 1}
+	toRTS := verbs.QPStateMask | verbs.QPSQPSNMask
+	if o.cfg.Service.reliable() {
+		toRTR |= verbs.QPMaxDestRDAtomicMask | verbs.QPMinRNRTimerMask
+		toRTS |= verbs.QPTimeoutMask | verbs.QPRetryCntMask | verbs.QPRNRRetryMask | verbs.QPMaxQPRDAtomicMask
+	}
+	if err := l.qp.Modify(&rtr, toRTR); err != nil {
+		return err
+	}
+	return l.qp.Modify(&rts, toRTS)
 }
 
-// send posts the message: the client's own, the server's echo of what it
-// received.
-func (o *objects) send() error {
-	off := 0
-	if o.cfg.Host != "" {
-		off = o.sendOff
+// readyUD takes a datagram queue pair to RTS and makes the handle to the peer.
+func (o *objects) readyUD(l *line) (err error) {
+	if err := l.qp.Modify(&verbs.QPAttr{State: verbs.StateRTR}, verbs.QPStateMask); err != nil {
+		return err
 	}
-	wr := verbs.SendWR{WRID: sendID, Opcode: verbs.WRSend, Flags: verbs.SendSignaled, SGList: o.sges(off)}
-	if o.inline {
-		wr.Flags |= verbs.SendInline
+	rts := verbs.QPAttr{State: verbs.StateRTS, SQPSN: l.us.PSN}
+	if err := l.qp.Modify(&rts, verbs.QPStateMask|verbs.QPSQPSNMask); err != nil {
+		return err
 	}
-	_, err := o.qp.PostSend(wr)
+	path := o.path(l.peer)
+	l.ah, err = o.pd.CreateAH(&path)
 	return err
 }
 
-// Bytes of the message, as ibv_rc_pingpong fills it: fillByte everywhere, and
-// with validation pageByte at the start of each page.
+func (o *objects) path(peer Endpoint) verbs.AHAttr {
+	return verbs.AHAttr{
+		DGID: peer.GID, SGIDIndex: o.cfg.GIDIndex, HopLimit: 64, IsGlobal: true, SL: o.cfg.SL, DLID: peer.LID, PortNum: 1,
+	}
+}
+
+// post posts n receives.
+func (o *objects) post(n int) error {
+	wr := verbs.RecvWR{WRID: recvID, SGList: o.sges(0, o.head+o.cfg.Size)}
+	post := o.lines[0].qp.PostRecv
+	if o.srq != nil {
+		post = o.srq.PostRecv
+	}
+	for range n {
+		if _, err := post(wr); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *objects) sges(off, size int) []verbs.SGE {
+	if size == 0 {
+		return nil
+	}
+	return []verbs.SGE{o.mr.SGE(off, size)}
+}
+
+// send posts the message on a line: the client's own, the server's echo of what
+// it received.
+func (o *objects) send(l *line) error {
+	off := o.head
+	if o.cfg.Host != "" {
+		off = o.sendOff
+	}
+	wr := verbs.SendWR{WRID: sendID, Opcode: verbs.WRSend, Flags: verbs.SendSignaled, SGList: o.sges(off, o.cfg.Size)}
+	if o.inline {
+		wr.Flags |= verbs.SendInline
+	}
+	if l.ah != nil {
+		wr.AH, wr.RemoteQPN, wr.RemoteQKey = l.ah.Handle(), l.peer.QPN, qkey
+	}
+	_, err := l.qp.PostSend(wr)
+	return err
+}
+
+// line is the one of a queue pair; nil: of none.
+func (o *objects) line(qpn verbs.QPN) *line {
+	for i := range o.lines {
+		if o.lines[i].us.QPN == qpn {
+			return &o.lines[i]
+		}
+	}
+	return nil
+}
+
+// Bytes of the message, as rdma-core's programs fill it: fillByte everywhere,
+// and with validation pageByte at the start of each page.
 const (
 	fillByte = 0x7B
 	pageByte = 0
@@ -129,7 +249,7 @@ const (
 
 // prepare writes the message, and into the receive buffer what no message is.
 func (o *objects) prepare() {
-	recv, msg := o.mr.Bytes()[:o.cfg.Size], o.message()
+	recv, msg := o.received(), o.message()
 	for i := range recv {
 		recv[i] = ^byte(fillByte)
 	}
@@ -146,12 +266,15 @@ func (o *objects) prepare() {
 // message is the message that a client sends, and that comes back.
 func (o *objects) message() []byte { return o.mr.Bytes()[o.sendOff : o.sendOff+o.cfg.Size] }
 
+// received is where it comes to.
+func (o *objects) received() []byte { return o.mr.Bytes()[o.head : o.head+o.cfg.Size] }
+
 // badPages compares what was received last with the message and returns the
 // numbers of the pages that differ.
 func (o *objects) badPages() []int {
 	var bad []int
 	page := os.Getpagesize()
-	recv, msg := o.mr.Bytes()[:o.cfg.Size], o.message()
+	recv, msg := o.received(), o.message()
 	for i := 0; i < len(recv); i += page {
 		end := min(i+page, len(recv))
 		if string(recv[i:end]) != string(msg[i:end]) {
@@ -163,8 +286,14 @@ func (o *objects) badPages() []int {
 
 // close gives everything back; the adapter does what it cannot.
 func (o *objects) close() {
-	if o.qp != nil {
-		_ = o.qp.Destroy()
+	for _, l := range o.lines {
+		_ = l.qp.Destroy()
+		if l.ah != nil {
+			_ = l.ah.Destroy()
+		}
+	}
+	if o.srq != nil {
+		_ = o.srq.Destroy()
 	}
 	if o.cq != nil {
 		_ = o.cq.Destroy()

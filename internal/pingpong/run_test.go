@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -74,6 +75,18 @@ func port(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
 func TestPingPong(t *testing.T) {
 	devs := devices(t, 2)
 	for _, c := range []Config{
+		{Service: UC, Iters: 50, Check: true},
+		{Service: UC, Iters: 20, Check: true, Size: 10001, MTU: 1, Events: true},
+		{Service: UC, Iters: 20, Size: -1, RxDepth: 1},
+		{Service: UD, Iters: 50, Check: true},
+		{Service: UD, Iters: 50, Check: true, Size: 64, Events: true},
+		{Service: UD, Iters: 20, Check: true, Size: 1, RxDepth: 1},
+		{Service: UD, Iters: 20, Check: true, Size: 777, RxDepth: 2, SL: 3},
+		{Service: UD, Iters: 20, Size: -1},
+		{Service: SRQ, Iters: 200, Check: true},
+		{Service: SRQ, Iters: 60, Check: true, QPs: 3, Size: 64, RxDepth: 3, Events: true},
+		{Service: SRQ, Iters: 10, Check: true, QPs: 1, Size: 10001, MTU: 1},
+		{Service: SRQ, Iters: 5, Check: true, QPs: 40, Size: 3000, RxDepth: 100},
 		{Iters: 50, Check: true},
 		{Iters: 50, Check: true, Events: true},
 		{Iters: 20, Check: true, Size: 65536, MTU: 5},
@@ -83,14 +96,14 @@ func TestPingPong(t *testing.T) {
 		{Iters: 30, Check: true, Size: 3000, RxDepth: 1},
 		{Iters: 30, Check: true, Size: 3000, RxDepth: 2, SL: 3},
 	} {
-		t.Run(fmt.Sprintf("size %d, mtu %d, rx-depth %d, events %v", c.Size, c.MTU, c.RxDepth, c.Events), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%v, %d QPs, size %d, mtu %d, rx-depth %d, events %v", c.Service, c.QPs, c.Size, c.MTU, c.RxDepth, c.Events), func(t *testing.T) {
 			l := listen(t)
 			server, client := c, c
-			var shown [2]Endpoint // the server as the client knows it, and the client itself
+			var shown [2][]Endpoint // the server as the client knows it, and the client itself
 			server.Listener = l
 			client.Host, client.Port = "127.0.0.1", port(l)
-			client.Remote = func(e Endpoint) { shown[0] = e }
-			client.Local = func(e Endpoint) { shown[1] = e }
+			client.Remote = func(e Endpoint) { shown[0] = append(shown[0], e) }
+			client.Local = func(e Endpoint) { shown[1] = append(shown[1], e) }
 			served := begin(t.Context(), devs[0], server)
 			rep, err := Run(t.Context(), devs[1], client)
 			s := <-served
@@ -103,7 +116,8 @@ func TestPingPong(t *testing.T) {
 			if len(rep.BadPages)+len(s.rep.BadPages) != 0 || rep.Checked != c.Check {
 				t.Errorf("data: wrong pages %v at the client, %v at the server", rep.BadPages, s.rep.BadPages)
 			}
-			if rep.Local != s.rep.Remote || rep.Remote != s.rep.Local || shown != [2]Endpoint{rep.Remote, rep.Local} {
+			if !slices.Equal(rep.Local, s.rep.Remote) || !slices.Equal(rep.Remote, s.rep.Local) ||
+				!slices.Equal(shown[0], rep.Remote) || !slices.Equal(shown[1], rep.Local) || len(rep.Local) != c.withDefaults().QPs {
 				t.Errorf("endpoints: client %v and %v, server %v and %v, shown %v",
 					rep.Local, rep.Remote, s.rep.Local, s.rep.Remote, shown)
 			}
@@ -115,41 +129,82 @@ func TestPingPong(t *testing.T) {
 // pages, as with ibv_rc_pingpong.
 func TestCheckSeesWrongData(t *testing.T) {
 	devs := devices(t, 2)
-	l := listen(t)
-	served := begin(t.Context(), devs[0], Config{Listener: l, Iters: 5, Size: 3*4096 + 1, Check: true})
-	_, err := Run(t.Context(), devs[1], Config{Host: "127.0.0.1", Port: port(l), Iters: 5, Size: 3*4096 + 1})
-	s := <-served
-	if err != nil || s.err != nil {
-		t.Fatalf("client: %v, server: %v", err, s.err)
-	}
-	if len(s.rep.BadPages) == 0 {
-		t.Error("the server found no wrong page")
+	for service, size := range map[Service]int{RC: 3*4096 + 1, UC: 3*4096 + 1, UD: 500, SRQ: 3*4096 + 1} {
+		t.Run(service.String(), func(t *testing.T) {
+			l := listen(t)
+			served := begin(t.Context(), devs[0], Config{Service: service, Listener: l, Iters: 5, Size: size, Check: true})
+			_, err := Run(t.Context(), devs[1], Config{Service: service, Host: "127.0.0.1", Port: port(l), Iters: 5, Size: size})
+			s := <-served
+			if err != nil || s.err != nil {
+				t.Fatalf("client: %v, server: %v", err, s.err)
+			}
+			if len(s.rep.BadPages) == 0 {
+				t.Error("the server found no wrong page")
+			}
+		})
 	}
 }
 
-// The bytes on TCP are those of ibv_rc_pingpong, in its order, and nothing
-// else; it hangs up right after them, and the run goes on.
+// A datagram is one packet: what the port's MTU does not take is refused before
+// a peer hears of it.
+func TestDatagramTooLong(t *testing.T) {
+	devs := devices(t, 1)
+	port, err := devs[0].QueryPort(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mtu := port.ActiveMTU.Bytes()
+	_, err = Run(t.Context(), devs[0], Config{Service: UD, Listener: listen(t), Size: mtu + 1})
+	if want := fmt.Sprintf("%d bytes, and the port's MTU is %d", mtu+1, mtu); !errors.Is(err, ErrTooLong) || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %q", err, want)
+	}
+}
+
+// Both sides need as many queue pairs; who has more hears of the option.
+func TestQueuePairsDiffer(t *testing.T) {
+	devs := devices(t, 2)
+	for _, c := range []struct{ server, client int }{{2, 3}, {3, 2}} {
+		l := listen(t)
+		served := begin(t.Context(), devs[0], Config{Service: SRQ, Listener: l, QPs: c.server, Patience: 300 * time.Millisecond})
+		_, err := Run(t.Context(), devs[1], Config{
+			Service: SRQ, Host: "127.0.0.1", Port: port(l), QPs: c.client, Patience: 300 * time.Millisecond,
+		})
+		s := <-served
+		if err == nil || s.err == nil || !strings.Contains(err.Error()+s.err.Error(), "same -q") {
+			t.Errorf("%+v: client: %v, server: %v", c, err, s.err)
+		}
+	}
+}
+
+// The bytes on TCP are those of rdma-core's programs, in their order, and nothing
+// else; they hang up right after them, and the run goes on.
 func TestExchangeBytes(t *testing.T) {
 	devs := devices(t, 2)
-	server, front := listen(t), listen(t)
-	relayed := make(chan error, 1)
-	go func() { relayed <- relay(front, server.Addr().String()) }()
-	served := begin(t.Context(), devs[0], Config{Listener: server, Iters: 300, Check: true})
-	rep, err := Run(t.Context(), devs[1], Config{Host: "127.0.0.1", Port: port(front), Iters: 300, Check: true})
-	if err := <-relayed; err != nil {
-		t.Error(err)
-	}
-	s := <-served
-	if err != nil || s.err != nil {
-		t.Fatalf("client: %v, server: %v", err, s.err)
-	}
-	if len(rep.BadPages)+len(s.rep.BadPages) != 0 {
-		t.Errorf("wrong pages: %v, %v", rep.BadPages, s.rep.BadPages)
+	for service, qps := range map[Service]int{RC: 1, UC: 1, UD: 1, SRQ: DefaultQPs} {
+		t.Run(service.String(), func(t *testing.T) {
+			server, front := listen(t), listen(t)
+			relayed := make(chan error, 1)
+			go func() { relayed <- relay(front, server.Addr().String(), qps) }()
+			served := begin(t.Context(), devs[0], Config{Service: service, Listener: server, Iters: 300, Check: true})
+			rep, err := Run(t.Context(), devs[1], Config{
+				Service: service, Host: "127.0.0.1", Port: port(front), Iters: 300, Check: true,
+			})
+			if err := <-relayed; err != nil {
+				t.Error(err)
+			}
+			s := <-served
+			if err != nil || s.err != nil {
+				t.Fatalf("client: %v, server: %v", err, s.err)
+			}
+			if len(rep.BadPages)+len(s.rep.BadPages) != 0 {
+				t.Errorf("wrong pages: %v, %v", rep.BadPages, s.rep.BadPages)
+			}
+		})
 	}
 }
 
 // relay passes one exchange on, looks at it, and hangs up on both.
-func relay(front net.Listener, server string) error {
+func relay(front net.Listener, server string, qps int) error {
 	c, err := front.Accept()
 	if err != nil {
 		return err
@@ -163,12 +218,12 @@ func relay(front net.Listener, server string) error {
 	for _, step := range []struct {
 		from, to net.Conn
 		n        int
-	}{{c, s, 52}, {s, c, 52}, {c, s, 5}} {
+	}{{c, s, 52 * qps}, {s, c, 52 * qps}, {c, s, 5}} {
 		b := make([]byte, step.n)
 		if _, err := io.ReadFull(step.from, b); err != nil {
 			return fmt.Errorf("message of %d bytes: %w", step.n, err)
 		}
-		if step.n == 5 && string(b) != "done\x00" || step.n == 52 && strings.Count(string(b), ":") != 3 {
+		if step.n == 5 && string(b) != "done\x00" || step.n != 5 && strings.Count(string(b), ":") != 3*qps {
 			return fmt.Errorf("message: got %q", b)
 		}
 		if _, err := step.to.Write(b); err != nil {
@@ -245,10 +300,10 @@ func TestServerGivesUpADeadClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	peer := Endpoint{QPN: 0x1234, GID: gidOf(testaddr.Take(t, 1)[0].String())}
-	if err := (link{conn}).sendEndpoint(peer); err != nil {
+	if err := (link{Conn: conn}).sendEndpoints([]Endpoint{peer}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (link{conn}).recvEndpoint(); err != nil {
+	if _, err := (link{Conn: conn}).recvEndpoint(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := conn.Write([]byte(doneMessage)); err != nil {
@@ -271,8 +326,8 @@ func TestClientSeesADeadServer(t *testing.T) {
 			return
 		}
 		defer conn.Close()
-		if _, err := (link{conn}).recvEndpoint(); err == nil {
-			_ = (link{conn}).sendEndpoint(Endpoint{QPN: 0x1234, GID: gidOf(gone.String())}) // the client tells
+		if _, err := (link{Conn: conn}).recvEndpoint(); err == nil {
+			_ = (link{Conn: conn}).sendEndpoints([]Endpoint{{QPN: 0x1234, GID: gidOf(gone.String())}}) // the client tells
 		}
 	}()
 	_, err := Run(t.Context(), devs[0], Config{Host: "127.0.0.1", Port: port(l)})
@@ -339,6 +394,13 @@ func TestValidate(t *testing.T) {
 		{Config{RxDepth: -1}, "rx-depth"},
 		{Config{Iters: -1}, "iterations"},
 		{Config{SL: 8}, "service level"},
+		{Config{Service: SRQ}, ""},
+		{Config{Service: SRQ, QPs: maxQPs, RxDepth: maxQPs}, ""},
+		{Config{Service: SRQ, QPs: maxQPs + 1}, "not in 1..254"},
+		{Config{Service: SRQ, QPs: -1}, "not in 1..254"},
+		{Config{Service: SRQ, QPs: 20, RxDepth: 19}, "rx-depth 19 is less than the 20"},
+		{Config{Service: UD, QPs: 2}, "ud has one"},
+		{Config{Service: numServices}, "there is no service 4"},
 	} {
 		err := c.cfg.Validate()
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {

@@ -13,7 +13,7 @@ import (
 // Our own tuning of the watch.
 const (
 	tick = 200 * time.Millisecond
-	// ibv_rc_pingpong hangs up right after the exchange. A hang-up later than
+	// rdma-core's programs hang up right after the exchange. A hang-up later than
 	// that is the end of a program like this one: what is still to come must
 	// then come soon.
 	exchangeEnd  = time.Second
@@ -45,12 +45,13 @@ func newWatch(ctx context.Context, l link, cfg *Config) *watch {
 		_, _ = w.conn.Read(b[:]) // any outcome is the end of the talk
 		close(w.hungUp)
 	})
-	w.wg.Go(func() { w.run(cfg.Patience, cfg.Iters, cfg.Progress) })
+	w.wg.Go(func() { w.run(cfg) })
 	return w
 }
 
 // run looks after the exchanges until the watch is stopped.
-func (w *watch) run(patience time.Duration, total int, progress func(done, total int)) {
+func (w *watch) run(cfg *Config) {
+	patience, total, progress := cfg.Patience, cfg.Iters, cfg.Progress
 	t := time.NewTicker(tick)
 	defer t.Stop()
 	start := time.Now()
@@ -72,7 +73,11 @@ func (w *watch) run(patience time.Duration, total int, progress func(done, total
 					progress(int(n), total)
 				}
 			} else if patience > 0 && now.Sub(last) > patience {
-				w.cancel(fmt.Errorf("nothing came for %v after %d of %d exchanges: %w", patience, n, total, errStalled))
+				why := errStalled
+				if !cfg.Service.reliable() {
+					why = errLost
+				}
+				w.cancel(fmt.Errorf("nothing came for %v after %d of %d exchanges: %w", patience, n, total, why))
 				return
 			}
 		}
