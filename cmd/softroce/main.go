@@ -95,7 +95,7 @@ programs use it through the Go package pkg/verbs, with the verbs of RDMA.
 Try it on one machine, without anything else:   softroce demo
 Run an adapter:                                 softroce daemon --addr 192.0.2.1
 Look at it:                                     softroce devinfo
-Ping-pong with rdma-core's ibv_rc_pingpong:     softroce pingpong [HOST]`,
+Ping-pong with rdma-core's ibv_*_pingpong:       softroce pingpong [rc | uc | ud | srq] [HOST]`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       version(),

@@ -26,6 +26,11 @@ func toolRuns() (runs []toolRun) {
 	for _, args := range []string{"", "-s 0", "-s 1", "-s 70001 -m 4096", "-e", "-m 256 -r 2", "-g 0 -s 8"} {
 		runs = append(runs, toolRun{strings.TrimSpace("pingpong -c -n 50 " + args), "50 iters in"})
 	}
+	for _, args := range []string{
+		"uc", "uc -s 70001 -m 4096", "uc -e -s 1", "ud", "ud -s 0", "ud -e -s 1 -r 2", "srq", "srq -q 3 -r 4 -e", "srq -s 70001 -m 256 -q 2",
+	} {
+		runs = append(runs, toolRun{"pingpong " + args + " -c -n 50", "50 iters in"})
+	}
 	for _, c := range []struct{ op, extra string }{
 		{"write", ""},
 		{"write", "-I 64 -s 64"},
