@@ -8,10 +8,11 @@
 //
 // The server listens on TCP port 18515. The endpoint of a queue pair is one
 // message of 52 bytes: the text LID:QPN:PSN:GID as %04x:%06x:%06x:%032x and a
-// NUL. The client sends its own first, with a shared receive queue all of them;
-// the server makes its queue pairs ready, then answers with as many; the client
-// confirms with the 5 bytes "done" and NUL. The first queue pair of one side is
-// the peer of the other's first, and so on. rdma-core's programs close the TCP
+// NUL. The client sends its own first; the server makes its queue pairs ready,
+// then answers with its own; the client confirms with the 5 bytes "done" and NUL.
+// With a shared receive queue each side sends 256 endpoints, whatever the number
+// of its queue pairs, the others all zero; the first queue pair of one side is the
+// peer of the other's first, and so on. rdma-core's programs close the TCP
 // connection then. This package leaves it open until the run has ended, and takes
 // a later hang-up as a sign that the peer may be gone.
 //

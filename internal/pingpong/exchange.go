@@ -72,10 +72,21 @@ func (l link) guard(ctx context.Context, patience time.Duration) (stop func(), e
 	}, nil
 }
 
+// places is how many endpoints each side sends: ibv_srq_pingpong fills up with
+// zeroes, whatever the number of its queue pairs.
+func (s Service) places() int {
+	if s == SRQ {
+		return 256
+	}
+	return 1
+}
+
 // sendEndpoints and recvEndpoints are the two halves of the exchange.
 func (l link) sendEndpoints(us []Endpoint) error {
-	var b []byte
-	for _, e := range us {
+	all := make([]Endpoint, l.service.places())
+	copy(all, us)
+	b := make([]byte, 0, len(all)*wireSize)
+	for _, e := range all {
 		b = append(b, e.wire()...)
 	}
 	if _, err := l.Write(b); err != nil {
@@ -84,14 +95,24 @@ func (l link) sendEndpoints(us []Endpoint) error {
 	return nil
 }
 
-func (l link) recvEndpoints(n int) ([]Endpoint, error) {
-	peers := make([]Endpoint, 0, n)
-	for range n {
+func (l link) recvEndpoints(want int) ([]Endpoint, error) {
+	peers := make([]Endpoint, 0, l.service.places())
+	for range cap(peers) {
 		e, err := l.recvEndpoint()
 		if err != nil {
-			return nil, l.ofMany(err, len(peers), n)
+			return nil, err
 		}
-		peers = append(peers, e)
+		if e != (Endpoint{}) || len(peers) == 0 {
+			peers = append(peers, e)
+		}
+	}
+	if len(peers) != want {
+		return nil, fmt.Errorf("%w: the peer has %d queue pairs, not %d: both sides need the same -q", ErrExchange, len(peers), want)
+	}
+	for _, e := range peers {
+		if e.GID.IsZero() {
+			return nil, fmt.Errorf("%w: the peer's GID is zero (%s needs its option -g)", ErrExchange, l.service.Program())
+		}
 	}
 	return peers, nil
 }
@@ -101,20 +122,7 @@ func (l link) recvEndpoint() (Endpoint, error) {
 	if n, err := io.ReadFull(l, b[:]); err != nil {
 		return Endpoint{}, ended("the remote address", n, err)
 	}
-	e, err := parseEndpoint(b[:])
-	if err == nil && e.GID.IsZero() {
-		err = fmt.Errorf("%w: the peer's GID is zero (%s needs its option -g)", ErrExchange, l.service.Program())
-	}
-	return e, err
-}
-
-// ofMany adds to an error after some of the peer's addresses what the reason may
-// be.
-func (l link) ofMany(err error, have, want int) error {
-	if err == nil || l.service != SRQ || have == 0 {
-		return err
-	}
-	return fmt.Errorf("after %d of %d queue pairs: %w (both sides need the same -q)", have, want, err)
+	return parseEndpoint(b[:])
 }
 
 // exchange runs the client's or the server's part. connect is called with the
@@ -141,7 +149,7 @@ func (l link) exchange(server bool, us []Endpoint, connect func([]Endpoint) erro
 	if err := l.sendEndpoints(us); err != nil {
 		return nil, err
 	}
-	return peers, l.ofMany(l.recvDone(), len(us), len(us))
+	return peers, l.recvDone()
 }
 
 func (l link) recvDone() error {

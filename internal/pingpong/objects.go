@@ -240,21 +240,30 @@ func (o *objects) line(qpn verbs.QPN) *line {
 	return nil
 }
 
-// Bytes of the message, as rdma-core's programs fill it: fillByte everywhere,
-// and with validation pageByte at the start of each page.
+// Bytes of the message, as rdma-core's programs fill it: one byte everywhere, and
+// with validation pageByte at the start of each page. That of ibv_srq_pingpong is
+// all zero.
 const (
 	fillByte = 0x7B
 	pageByte = 0
 )
 
+func (s Service) fill() byte {
+	if s == SRQ {
+		return 0
+	}
+	return fillByte
+}
+
 // prepare writes the message, and into the receive buffer what no message is.
 func (o *objects) prepare() {
+	fill := o.cfg.Service.fill()
 	recv, msg := o.received(), o.message()
 	for i := range recv {
-		recv[i] = ^byte(fillByte)
+		recv[i] = ^fill
 	}
 	for i := range msg {
-		msg[i] = fillByte
+		msg[i] = fill
 	}
 	if o.cfg.Check {
 		for i := 0; i < len(msg); i += os.Getpagesize() {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,11 +12,12 @@ import (
 	"time"
 )
 
-// A pingpongCase is rdma-core's ibv_rc_pingpong in the guest against `softroce pingpong`, the guest once as the server and
-// once as the client. Both get the same options.
+// A pingpongCase is rdma-core's ibv_rc_pingpong, or its like of another service, in the guest against `softroce pingpong`, the
+// guest once as the server and once as the client. Both get the same options.
 type pingpongCase struct {
 	name     string
 	options  string
+	service  string // rc when it is empty
 	ipv6     bool
 	impaired bool
 	shows    map[string]int
@@ -33,6 +35,17 @@ var pingpongCases = []pingpongCase{
 	{name: "other-port", options: "-p 19000 -s 100 -n 20 -c"},
 	{name: "ipv6", options: "-s 10000 -n 100 -c", ipv6: true},
 	{name: "ipv6-events", options: "-e -m 4096 -s 65536 -n 50 -c", ipv6: true},
+	{name: "uc", service: "uc", options: "-s 10000 -n 100 -c", shows: map[string]int{"payload 1024": 1000}},
+	{name: "uc-mtu-4096-events", service: "uc", options: "-e -m 4096 -s 65536 -n 50 -c", shows: map[string]int{"payload 4096": 1000}},
+	{name: "uc-ipv6", service: "uc", options: "-s 1 -n 50 -c", ipv6: true},
+	{name: "ud", service: "ud", options: "-n 200 -c", shows: map[string]int{"payload 1024": 300}},
+	{name: "ud-largest-events", service: "ud", options: "-e -s 4096 -n 100 -c", shows: map[string]int{"payload 4096": 150}},
+	{name: "ud-small-few-receives", service: "ud", options: "-s 1 -r 2 -n 50 -c"},
+	{name: "ud-ipv6", service: "ud", options: "-s 1000 -n 100 -c", ipv6: true},
+	{name: "srq", service: "srq", options: "-n 200 -c"},
+	{name: "srq-few-receives-events", service: "srq", options: "-e -q 3 -r 6 -m 4096 -s 20000 -n 100 -c"},
+	{name: "srq-many-ipv6", service: "srq", options: "-q 100 -s 64 -n 500 -c", ipv6: true},
+	{name: "srq-loss", service: "srq", options: "-q 4 -s 16384 -n 100 -c", impaired: true},
 	{name: "loss", options: "-s 16384 -n 100 -c", impaired: true},
 	{name: "loss-events-ipv6", options: "-e -m 4096 -s 16384 -n 100 -c", ipv6: true, impaired: true},
 }
@@ -52,8 +65,8 @@ func (c pingpongCase) port() string {
 type pingpongHost interface {
 	name() string
 	address() string
-	// pingpong runs the program with options and, for a client, the server's address; it returns what it printed.
-	pingpong(ctx context.Context, ipv6 bool, options, server string) (string, error)
+	// pingpong runs the program of a service with options and, for a client, the server's address; it returns what it printed.
+	pingpong(ctx context.Context, service string, ipv6 bool, options, server string) (string, error)
 	// awaitPort returns once the host listens on a TCP port.
 	awaitPort(ctx context.Context, port string) error
 }
@@ -62,12 +75,12 @@ const pingpongLimit = 60 * time.Second
 
 func (g guest) name() string { return fmt.Sprintf("guest%d", g.n) }
 
-func (g guest) pingpong(ctx context.Context, ipv6 bool, options, server string) (string, error) {
+func (g guest) pingpong(ctx context.Context, service string, ipv6 bool, options, server string) (string, error) {
 	gid := 1
 	if ipv6 {
 		gid = 2
 	}
-	out, status, err := g.exec(ctx, pingpongLimit, fmt.Sprintf("ibv_rc_pingpong -d rxe0 -g %d %s %s", gid, options, server))
+	out, status, err := g.exec(ctx, pingpongLimit, fmt.Sprintf("ibv_%s_pingpong -d rxe0 -g %d %s %s", service, gid, options, server))
 	if err == nil && status != 0 {
 		err = fmt.Errorf("ended with %d", status)
 	}
@@ -86,12 +99,12 @@ type softroceHost struct {
 func (s softroceHost) name() string    { return "softroce" }
 func (s softroceHost) address() string { return "10.77.0.1" }
 
-func (s softroceHost) pingpong(ctx context.Context, ipv6 bool, options, server string) (string, error) {
+func (s softroceHost) pingpong(ctx context.Context, service string, ipv6 bool, options, server string) (string, error) {
 	gid, err := s.d.gid(ipv6)
 	if err != nil {
 		return "", err
 	}
-	args := append([]string{"pingpong", "-g", fmt.Sprint(gid)}, strings.Fields(options)...)
+	args := append([]string{"pingpong", service, "-g", fmt.Sprint(gid)}, strings.Fields(options)...)
 	if server != "" {
 		args = append(args, server)
 	}
@@ -142,7 +155,7 @@ func (c pingpongCase) run(ctx context.Context, server, client pingpongHost, log 
 	defer cancel()
 	served := make(chan result, 1)
 	go func() {
-		out, err := server.pingpong(ctx, c.ipv6, c.options, "")
+		out, err := server.pingpong(ctx, cmp.Or(c.service, "rc"), c.ipv6, c.options, "")
 		served <- result{out, err}
 	}()
 	listening := make(chan error, 1)
@@ -156,7 +169,7 @@ func (c pingpongCase) run(ctx context.Context, server, client pingpongHost, log 
 		}
 	}
 	var cl result
-	cl.out, cl.err = client.pingpong(ctx, c.ipv6, c.options, server.address())
+	cl.out, cl.err = client.pingpong(ctx, cmp.Or(c.service, "rc"), c.ipv6, c.options, server.address())
 	if cl.err != nil {
 		cancel() // the server may wait for ever
 	}
