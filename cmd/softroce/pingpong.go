@@ -96,12 +96,10 @@ func pingpongCmd(service pingpong.Service) *cobra.Command {
 	fl.StringVarP(&f.device, "ib-dev", "d", "", "name that the adapter must have (default: any)")
 	fl.IntVarP(&f.ibPort, "ib-port", "i", 1, "port of the adapter, which has one")
 	fl.IntVarP(&f.size, "size", "s", service.DefaultSize(), "bytes of the message")
-	switch service {
-	case pingpong.UD: // has none: the port's
-	case pingpong.SRQ:
+	if service == pingpong.SRQ {
 		fl.IntVarP(&f.cfg.QPs, "num-qp", "q", pingpong.DefaultQPs, "number of queue pairs")
-		fallthrough
-	default:
+	}
+	if service != pingpong.UD { // it takes the port's
 		fl.IntVarP(&f.mtu, "mtu", "m", pingpong.DefaultMTU.Bytes(), "path MTU: 256, 512, 1024, 2048 or 4096")
 	}
 	fl.IntVarP(&f.cfg.RxDepth, "rx-depth", "r", pingpong.DefaultRxDepth, "receives posted at a time")

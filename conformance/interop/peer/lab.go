@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,7 +49,7 @@ func (l *lab) cases() []testCase {
 		other = "guest2"
 	}
 	for _, c := range pingpongCases {
-		about := strings.TrimSpace("ibv_rc_pingpong " + c.options)
+		about := strings.TrimSpace("ibv_" + cmp.Or(c.service, "rc") + "_pingpong " + c.options)
 		for _, guestServes := range []bool{true, false} {
 			name, shows := "pingpong/"+c.name+"/guest-client", c.shows
 			if guestServes {
