@@ -13,13 +13,19 @@ import (
 
 // mallocs is how many objects the daemon has allocated since it started, by its
 // own profile.
-func (d *daemon) mallocs() (n int) {
+func (d *daemon) mallocs() int { return d.heap("heap?debug=1", "Mallocs") }
+
+// heapBytes is what lives on the daemon's heap, after a collection.
+func (d *daemon) heapBytes() int { return d.heap("heap?gc=1&debug=1", "HeapAlloc") }
+
+// heap asks the daemon's profile for a figure of its heap.
+func (d *daemon) heap(query, figure string) (n int) {
 	d.t.Helper()
 	m := regexp.MustCompile(`msg=pprof url=(\S+)`).FindStringSubmatch(d.log.String())
 	if m == nil {
 		d.t.Fatalf("no profile address in the log:\n%s", d.log.String())
 	}
-	resp, err := scraper.Get(m[1] + "heap?debug=1")
+	resp, err := scraper.Get(m[1] + query)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -28,9 +34,9 @@ func (d *daemon) mallocs() (n int) {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	got := regexp.MustCompile(`(?m)^# Mallocs = (\d+)$`).FindSubmatch(body)
+	got := regexp.MustCompile(`(?m)^# ` + figure + ` = (\d+)$`).FindSubmatch(body)
 	if got == nil {
-		d.t.Fatalf("no count in the profile:\n%.500s", body)
+		d.t.Fatalf("no %s in the profile:\n%.500s", figure, body)
 	}
 	if n, err = strconv.Atoi(string(got[1])); err != nil {
 		d.t.Fatal(err)
