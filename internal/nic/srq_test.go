@@ -230,6 +230,9 @@ func TestSRQUnderLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if y.mr, err = y.pd.AllocMR(64*senders*each, allAccess); err != nil { // a buffer for each: workers write them at once
+		t.Fatal(err)
+	}
 	var left atomic.Int64
 	left.Store(senders * each)
 	var seen [senders * each]atomic.Bool
@@ -277,7 +280,7 @@ func TestSRQUnderLoad(t *testing.T) {
 	}
 	for id, round := 0, 0; id < senders*each && ctx.Err() == nil && !t.Failed(); round++ {
 		for ; id < senders*each; id++ {
-			if _, err := srq.PostRecv(verbs.RecvWR{WRID: uint64(id), SGList: y.pdSGE(t)}); err != nil {
+			if _, err := srq.PostRecv(verbs.RecvWR{WRID: uint64(id), SGList: y.sge(64*id, 64)}); err != nil {
 				break
 			}
 		}
@@ -292,18 +295,6 @@ func TestSRQUnderLoad(t *testing.T) {
 	if n := left.Load(); n != 0 {
 		t.Errorf("%d messages are missing", n)
 	}
-}
-
-// pdSGE is a buffer of the endpoint's domain, made at first use.
-func (e *endpoint) pdSGE(t testing.TB) []verbs.SGE {
-	t.Helper()
-	if e.mr == nil {
-		var err error
-		if e.mr, err = e.pd.AllocMR(4096, allAccess); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return e.sge(0, 64)
 }
 
 // A rawSRQ is a shared receive queue without the library.
