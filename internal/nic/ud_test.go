@@ -409,9 +409,15 @@ func TestDestroyedAHServesWhatWasPosted(t *testing.T) {
 			y.postRecv(t, uint64(i), 64*i, 64)
 			wrs = append(wrs, x.datagram(ah, y.qp.Num(), 0, 8))
 		}
-		if _, err := x.qp.PostSend(wrs...); err != nil {
-			t.Fatal(err)
-		}
+		w := a.workerOf(x.qp.Num())
+		w.do(func() { // it does not look at what is posted meanwhile
+			if _, err := x.qp.PostSend(wrs...); err != nil {
+				t.Error(err)
+			}
+			if l := a.programList()[0].links[w.index]; !l.hasDatagrams() {
+				t.Error("what was posted is not seen to wait")
+			}
+		})
 		if err := ah.Destroy(); err != nil {
 			t.Fatal(err)
 		}
