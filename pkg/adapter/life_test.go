@@ -193,3 +193,41 @@ func TestIllegalTransitions(t *testing.T) {
 		}
 	})
 }
+
+// The adapter goes: the send queue of a queue pair with a shared receive queue is
+// flushed in order, its receives are nobody's, and no call hangs, one that waits
+// for an acknowledgement included.
+func TestDeathWithSharedReceiveQueue(t *testing.T) {
+	h, err := tryStart(t, nil)
+	must(t, err)
+	a := h.open(t, shape{srq: 8})
+	b := start(t, nil).open(t, shape{})
+	connect(a, b, verbs.RCConfig{})
+	alive(a, b)
+	a.recv(1, 0, 64)
+	must(t, a.qp.Modify(&verbs.QPAttr{State: verbs.StateSQD, EnSQDAsyncNotify: true}, verbs.QPStateMask|verbs.QPEnSQDAsyncNotifyMask))
+	_, err = a.dev.AsyncEvent(within(t)) // is not acknowledged
+	must(t, err)
+	for i := range uint64(3) {
+		wr := a.write(b, 0, 0, 8)
+		wr.WRID = i
+		a.post(wr) // waits in SQD
+	}
+	wantErrno(t, "a shared queue in use", a.srq.Destroy(), unix.EBUSY)
+	must(t, h.Close())
+	<-a.dev.Done()
+	for i := range uint64(3) {
+		a.status(i, verbs.WCWRFlushErr)
+	}
+	a.none()
+	_, err = a.srq.PostRecv(verbs.RecvWR{})
+	wantErrno(t, "a post to a dead adapter", err, unix.EIO)
+	for what, err := range map[string]error{"QP": a.qp.Destroy(), "SRQ": a.srq.Destroy(), "CQ": a.cq.Destroy()} {
+		if !errors.Is(err, verbs.ErrDeviceDead) {
+			t.Errorf("destroy %s: %v, want ErrDeviceDead", what, err)
+		}
+	}
+	if ev, err := a.dev.TryAsyncEvent(); err != nil || ev.Type != verbs.EventDeviceFatal {
+		t.Errorf("event %+v, %v; want DEVICE_FATAL", ev, err)
+	}
+}
