@@ -31,6 +31,7 @@ type conn struct {
 	cut   time.Time // when the last partition between the two ended
 	died  time.Time
 	whole bool // it is left to die by itself
+	near  bool // both ends are of one adapter, and meet in memory
 }
 
 func newConn(w *world, index int, typ qpstate.Type, a, b *adapter) *conn {
@@ -63,6 +64,7 @@ func (c *conn) connect() {
 	c.lives++
 	c.phase = up
 	c.plan = w.plan.drawConn(&w.rand)
+	c.near = c.ends[0].a == c.ends[1].a && w.rand.IntN(2) == 0
 	for _, e := range c.ends {
 		e.begin()
 	}
@@ -218,6 +220,9 @@ func (e *end) toRTS() {
 		AH: qpstate.AHAttr{DGID: p.a.gid, IsGlobal: true, PortNum: 1, HopLimit: 64},
 	}
 	path := &transport.Path{Src: e.a.gid, Dst: p.a.gid, SrcPort: udpPort, HopLimit: 64, Flow: int32(p.a.index)}
+	if c.near {
+		path.Flow, path.NoICRC, path.Near = nearFlow, true, true
+	}
 	if !c.w.plan.alone {
 		path.Peers = e.a.peers
 	}

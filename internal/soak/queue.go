@@ -160,7 +160,11 @@ func (q *queue) turn() {
 			break
 		}
 		w.send(q, &tx, w.buf[:n])
-		sent += n + q.runBehind(&tx)
+		if sent += n; tx.Path.Flow == nearFlow {
+			sent += q.lendBehind(&tx)
+		} else {
+			sent += q.runBehind(&tx)
+		}
 		if sent >= turnBytes {
 			q.touch()
 			return
@@ -175,12 +179,15 @@ func (w *world) send(q *queue, tx *transport.Transmit, b []byte) {
 		w.trace("%v > %s", q, scenario.PacketText(b))
 	}
 	w.result.Packets++
-	if tx.Path.Flow != groupFlow {
+	switch tx.Path.Flow {
+	case nearFlow:
+		w.near(q, b)
+	case groupFlow:
+		for i := range w.adapters {
+			w.net.Send(q.a.index, i, b)
+		}
+	default:
 		w.net.Send(q.a.index, int(tx.Path.Flow), b)
-		return
-	}
-	for i := range w.adapters {
-		w.net.Send(q.a.index, i, b)
 	}
 }
 
@@ -244,7 +251,7 @@ func (w *world) packet(d *simnet.Datagram) {
 		p.Dst = group
 		for _, m := range w.ports {
 			if m.a == a && m.member && m.q != nil {
-				w.handle(m.q, d)
+				w.handle(m.q, d.Data)
 			}
 		}
 		return
@@ -254,18 +261,18 @@ func (w *world) packet(d *simnet.Datagram) {
 		w.result.NoQueue++
 		return
 	}
-	if w.handle(q, d) == transport.Accepted {
+	if w.handle(q, d.Data) == transport.Accepted {
 		w.takeRun(q, d)
 	}
 	q.touch()
 }
 
 // handle hands a packet to a queue pair.
-func (w *world) handle(q *queue, d *simnet.Datagram) transport.Verdict {
+func (w *world) handle(q *queue, b []byte) transport.Verdict {
 	p := &w.parsed
 	v := q.qp.HandlePacket(w.now(), p)
 	if w.cfg.Trace != nil {
-		w.trace("%v < %s: %v", q, scenario.PacketText(d.Data), v)
+		w.trace("%v < %s: %v", q, scenario.PacketText(b), v)
 	}
 	q.heard(v, p.Info.Response)
 	q.touch()

@@ -99,7 +99,8 @@ func (e *end) unreliableFailed(r *recv, status cq.Status) {
 	case inErr && status == cq.WRFlushErr:
 		e.recvDead = true
 	case e.srq != nil && status == cq.RemInvReqErr && !inErr: // cut short
-	case e.srq != nil && (status == cq.LocLenErr || status == cq.LocAccessErr) && e.peer().hasBad:
+	case e.srq != nil && status == cq.LocAccessErr && !inErr: // or its key was taken back meanwhile
+	case e.srq != nil && status == cq.LocLenErr && e.peer().hasBad:
 	default:
 		w.fail("%v: receive %d ends with %v in %v", e.q, r.id, status, e.q.qp.State())
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/softroce/softroce/internal/simnet"
 	"github.com/softroce/softroce/pkg/bth"
+	"github.com/softroce/softroce/pkg/cq"
 	"github.com/softroce/softroce/pkg/qpstate"
 	"github.com/softroce/softroce/pkg/transport"
 )
@@ -41,6 +42,8 @@ type world struct {
 	buf    [transport.TransmitSpace]byte
 	row    [runBuffer]byte
 	lead   [bth.BTHLen]byte
+	wc     cq.WC
+	lent   [bth.BTHLen + bth.ICRCLen]byte
 }
 
 // Run lives through a world. The error says what the oracle found wrong, and what
@@ -215,8 +218,9 @@ func (w *world) harvest() {
 	for len(w.dirty) > 0 {
 		c := w.dirty[0]
 		w.dirty = w.dirty[1:]
-		for i := range c.wcs {
-			wc := &c.wcs[i]
+		for i := 0; i < len(c.wcs); i++ { // more may come while they are looked at
+			w.wc = c.wcs[i]
+			wc := &w.wc
 			q := c.a.queues[wc.QPN]
 			if q == nil {
 				w.fail("adapter %d: a completion of queue pair %v, which is not there: %v", c.a.index, wc.QPN, wc)
