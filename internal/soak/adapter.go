@@ -34,6 +34,7 @@ type adapter struct {
 	mem    mrtable.HeapMemory
 	model  []byte // what the memory must be
 	slab   *wq.Slab
+	poor   bool // it is small
 	stage  *transport.Stage
 	peers  *transport.Peers
 	ctr    *transport.Counters
@@ -79,7 +80,11 @@ func (a *adapter) boot() {
 	a.model = append([]byte(nil), a.mem...)
 	a.keys = mrtable.New(mrtable.Config{MaxRegions: 1 << 10, Secret: r.Uint64()})
 	a.shared = a.register(cellsOff, 8*cells)
-	a.slab, a.stage, a.ctr = wq.NewSlab(0), new(transport.Stage), new(transport.Counters)
+	limit := 0
+	if a.poor = a.w.plan.poor && r.IntN(2) == 0; a.poor {
+		limit = 4<<10 + r.IntN(12<<10)
+	}
+	a.slab, a.stage, a.ctr = wq.NewSlab(limit), new(transport.Stage), new(transport.Counters)
 	a.peers = transport.NewPeers(0)
 	a.queues, a.active = make(map[bth.QPN]*queue), nil
 	a.cells = [cells]cell{}

@@ -140,6 +140,9 @@ func (e *end) state() qpstate.State {
 // mayFail says whether the first error can have this status.
 func (e *end) mayFail(o *op, status cq.Status) bool {
 	now, p := e.c.w.now(), e.peer()
+	if e.c.loose || status == cq.RetryExcErr && p.a.poor {
+		return true // a READ without memory for its record is dropped, and what follows uses up the retries
+	}
 	switch status {
 	case cq.WRFlushErr:
 		return e.toErr || e.fatal || e.recvDead || p.hasBad
@@ -154,14 +157,18 @@ func (e *end) mayFail(o *op, status cq.Status) bool {
 		cut := !e.c.cut.IsZero() && now.Sub(e.c.cut) < e.c.horizon()
 		full := !e.c.w.log.overflow(e.a.index, p.a.index).Before(since)
 		return p.gone || p.state() == qpstate.Err || cut || full
+	case cq.RNRRetryExcErr:
+		return e.c.plan.rnrRetry < retries && (e.c.w.plan.late || e.c.near || p.srq != nil)
 	case cq.RemAccessErr:
 		return o.bad == badKey || o.bad == badRange
 	case cq.RemInvReqErr:
 		return o.bad == tooLong
 	case cq.LocProtErr:
 		return o.bad == badLKey
-	case cq.MWBindErr, cq.LocQPOpErr:
-		return o.n < 0 && o.bad != nothing
+	case cq.MWBindErr:
+		return o.code == wq.BindMW && o.bad != nothing
+	case cq.LocQPOpErr:
+		return o.code == wq.LocalInv && o.bad != nothing
 	default:
 		return false
 	}
@@ -229,6 +236,8 @@ func (e *end) recvFailed(r *recv, status cq.Status) {
 	case status == cq.WRFlushErr:
 	case first && status == cq.LocLenErr && o != nil && o.bad == tooLong:
 	case first && status == cq.LocAccessErr && e.peer().hasBad: // of a WRITE with immediate
+	case first && status == cq.LocQPOpErr && o != nil && o.code == wq.SendWithInv && o.bad == badKey:
+	case first && e.c.loose:
 	default:
 		w.fail("%v: receive %d ends with %v", e.q, r.id, status)
 	}

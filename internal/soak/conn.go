@@ -31,6 +31,7 @@ type conn struct {
 	cut   time.Time // when the last partition between the two ended
 	died  time.Time
 	whole bool // it is left to die by itself
+	loose bool // a region went while it was used: errors may be of any kind
 	near  bool // both ends are of one adapter, and meet in memory
 }
 
@@ -64,6 +65,7 @@ func (c *conn) connect() {
 	c.lives++
 	c.phase = up
 	c.plan = w.plan.drawConn(&w.rand)
+	c.loose = false
 	c.near = c.ends[0].a == c.ends[1].a && w.rand.IntN(2) == 0
 	for _, e := range c.ends {
 		e.begin()
@@ -153,7 +155,7 @@ func (c *conn) idle() bool {
 		return true
 	case up:
 		for _, e := range c.ends {
-			if len(e.ops) > 0 || len(e.arrivals) > 0 || e.draining {
+			if e.waits() || len(e.arrivals) > 0 || e.draining {
 				return false
 			}
 		}
@@ -167,7 +169,7 @@ func (c *conn) idle() bool {
 func (c *conn) look() {
 	w := c.w
 	for _, e := range c.ends {
-		if c.phase == up && len(e.ops) > 0 && w.now().Sub(e.ops[0].at) > w.plan.patience {
+		if c.phase == up && e.waits() && w.now().Sub(e.ops[0].at) > w.plan.patience {
 			w.fail("%v is stuck: %s was posted at %v; %d requests wait, the peer has %d receives; next timeout %v, windows %+v", e.q, &e.ops[0], e.ops[0].at.Sub(start), len(e.ops), len(e.peer().posted), e.q.qp.NextTimeout().Sub(start), e.q.qp.Window())
 		}
 	}
@@ -216,7 +218,7 @@ func (e *end) toRTS() {
 	l := &c.plan
 	a := qpstate.Attr{
 		PortNum: 1, AccessFlags: uint32(allAccess &^ 1 &^ 16), PathMTU: l.mtu, DestQPN: p.q.qpn, SQPSN: l.psn[e.index], RQPSN: l.psn[1-e.index],
-		MaxRDAtomic: l.rd, MaxDestRDAtomic: l.rd, MinRNRTimer: l.rnrTimer, Timeout: l.timeout, RetryCnt: retries, RNRRetry: retries,
+		MaxRDAtomic: l.rd, MaxDestRDAtomic: l.rd, MinRNRTimer: l.rnrTimer, Timeout: l.timeout, RetryCnt: retries, RNRRetry: l.rnrRetry,
 		AH: qpstate.AHAttr{DGID: p.a.gid, IsGlobal: true, PortNum: 1, HopLimit: 64},
 	}
 	path := &transport.Path{Src: e.a.gid, Dst: p.a.gid, SrcPort: udpPort, HopLimit: 64, Flow: int32(p.a.index)}

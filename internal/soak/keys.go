@@ -70,7 +70,7 @@ func (e *end) dropLocks() {
 	for _, l := range e.locks {
 		bound = bound || l.kind != fastRegion && l.phase == open
 	}
-	if bound && e.a.keys.Mark(e.mr) == nil {
+	if bound && !e.marked && e.a.keys.Mark(e.mr) == nil {
 		w.fail("%v: a region with a bound window was deregistered", e)
 		return
 	}

@@ -44,6 +44,8 @@ type plan struct {
 	partitions int
 	bad        int           // bad requests in a thousand
 	toErr      int           // of a thousand thoughts, those that move the queue pair to ERR
+	dereg      int           // those that deregister its memory
+	poor       bool          // slabs are small
 	drain      int           // and those that drain the send queue
 	span       time.Duration // in which restarts and partitions begin
 	patience   time.Duration // how old a request may become
@@ -62,7 +64,7 @@ func (p *plan) String() string {
 	for _, f := range []struct {
 		name string
 		is   bool
-	}{{"late receives", p.late}, {"busy sockets", p.refuse}, {"windows alone", p.alone}} {
+	}{{"late receives", p.late}, {"busy sockets", p.refuse}, {"windows alone", p.alone}, {"small slabs", p.poor}} {
 		if f.is {
 			s.WriteString("; " + f.name)
 		}
@@ -144,6 +146,10 @@ func (p *plan) drawTrouble(r *simnet.Rand) {
 	}
 	p.restarts, p.partitions = some(3), some(4)
 	p.bad, p.toErr, p.drain = some(8), some(5), some(30)
+	if r.IntN(3) == 0 {
+		p.dereg = 1 + r.IntN(3)
+	}
+	p.poor = r.IntN(8) == 0
 	p.patience = 10*time.Second + 2*p.horizon(p.timeout()+1)
 }
 
@@ -183,6 +189,7 @@ type connPlan struct {
 	rd       uint8
 	timeout  uint8
 	rnrTimer uint8
+	rnrRetry uint8
 	window   int
 	psn      [2]bth.PSN
 	sigAll   [2]bool
@@ -192,6 +199,9 @@ func (p *plan) drawConn(r *simnet.Rand) connPlan {
 	c := connPlan{
 		mtu: bth.MTU256 + bth.MTU(r.IntN(5)), rd: uint8(1 + r.IntN(16)), timeout: p.timeout() + uint8(r.IntN(2)),
 		rnrTimer: uint8(1 + r.IntN(12)), window: 1 << (12 + r.IntN(8)),
+	}
+	if c.rnrRetry = retries; r.IntN(6) == 0 {
+		c.rnrRetry = uint8(r.IntN(retries))
 	}
 	for i := range c.psn {
 		c.psn[i] = bth.PSN(r.Uint64()) & bth.PSNMask

@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"errors"
 	"time"
 
 	"github.com/softroce/softroce/pkg/qpstate"
@@ -55,6 +56,11 @@ func (e *end) think() {
 		e.toErr = true
 		e.modify(qpstate.Attr{State: qpstate.Err}, qpstate.MaskState)
 		e.c.die()
+	case e.c.phase == up && w.chance(p.dereg):
+		if e.a.keys.Mark(e.mr) == nil { // no window is bound to it
+			w.log.note(Dereg, "%v", e.q)
+			e.c.loose, e.marked = true, true
+		}
 	case e.c.phase == up && w.chance(p.drain) && e.q.qp.State() == qpstate.RTS:
 		w.log.note(Drain, "%v", e.q)
 		e.draining = true
@@ -250,7 +256,8 @@ func (e *end) buildAtomic(o *op, wr *wq.SendWR, shared bool) {
 func (e *end) spoil(o *op, wr *wq.SendWR) {
 	w, p := e.c.w, e.peer()
 	switch k := nothing + 1 + wrong(w.rand.IntN(int(wrongs-1))); {
-	case o.lock != nil || o.n < 0:
+	case o.lock != nil:
+		e.spoilLock(o, wr)
 	case k == badKey && o.n > 0 && o.code != wq.Send && o.code != wq.SendWithImm:
 		wr.RKey ^= 0x5A00
 		o.bad = k
@@ -271,6 +278,21 @@ func (e *end) spoil(o *op, wr *wq.SendWR) {
 	}
 }
 
+// spoilLock makes a request bad that opens or shuts a lock.
+func (e *end) spoilLock(o *op, wr *wq.SendWR) {
+	switch {
+	case o.code == wq.SendWithInv, o.code == wq.LocalInv:
+		wr.InvalidateRKey ^= 0x5A00
+		o.bad = badKey
+	case o.code == wq.RegMR:
+		wr.SGList[0].LKey ^= 0x5A00
+		o.bad = badLKey
+	case o.lock.phase == opening:
+		wr.Bind.Length += uint64(e.size)
+		o.bad = badRange
+	}
+}
+
 // give posts what was built, and notes in the model what will come of it.
 func (e *end) give(o *op, wr *wq.SendWR, busy *[slots]bool) {
 	w, p := e.c.w, e.peer()
@@ -283,7 +305,14 @@ func (e *end) give(o *op, wr *wq.SendWR, busy *[slots]bool) {
 	if w.cfg.Trace != nil {
 		w.trace("%v post %s, signaled %v, bad %d", e.q, o, o.signaled, o.bad)
 	}
-	if err := e.q.qp.PostSend(w.now(), wr); err != nil {
+	if err := e.q.qp.PostSend(w.now(), wr); errors.Is(err, wq.ErrSlab) && e.a.poor {
+		w.result.Faults[NoMemory]++
+		e.ops = e.ops[:len(e.ops)-1]
+		if o.lock != nil {
+			o.lock.undo()
+		}
+		return
+	} else if err != nil {
 		w.fail("%v: post %s: %v", e.q, o, err)
 		return
 	}
@@ -305,7 +334,7 @@ func (e *end) give(o *op, wr *wq.SendWR, busy *[slots]bool) {
 		if o.isMessage() {
 			w.result.UCSent++
 		}
-	} else if !flushes && o.isMessage() && o.bad != badLKey && o.bad != badKey {
+	} else if !flushes && o.isMessage() && o.bad != badLKey && (o.bad != badKey || o.code == wq.SendWithInv) {
 		p.arrivals = append(p.arrivals, *o)
 	}
 	if o.cell < 0 && o.bad == nothing && !flushes {

@@ -79,6 +79,11 @@ func (q *queue) touch() {
 		q.listed = true
 		q.a.active = append(q.a.active, q)
 	}
+	q.tell()
+}
+
+// tell hands on events, and looks at the deadline.
+func (q *queue) tell() {
 	for q.qp.Flushing() {
 		q.qp.PostRecv(q.a.w.now())
 	}
@@ -170,7 +175,7 @@ func (q *queue) turn() {
 			return
 		}
 	}
-	q.arm()
+	q.tell()
 }
 
 // send puts a packet on the network.

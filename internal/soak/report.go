@@ -25,13 +25,15 @@ const (
 	LateRecv                // a receive was posted late
 	BusySocket              // a socket took no packet for a while
 	HostDown                // a packet came while the adapter was down
+	Dereg                   // a region went while it was used
+	NoMemory                // a request was refused for want of memory
 
 	// Faults is the number of kinds.
 	Faults
 )
 
 var faultNames = [Faults]string{
-	"restarts", "partitions", "to-err", "bad-requests", "drains", "late-receives", "busy-sockets", "to-dead-hosts",
+	"restarts", "partitions", "to-err", "bad-requests", "drains", "late-receives", "busy-sockets", "to-dead-hosts", "deregistrations", "posts-without-memory",
 }
 
 // String is the kind in a word.

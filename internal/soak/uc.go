@@ -96,7 +96,7 @@ func (e *end) unreliableFailed(r *recv, status cq.Status) {
 	w := e.c.w
 	inErr := e.q.qp.State() == qpstate.Err
 	switch {
-	case inErr && status == cq.WRFlushErr:
+	case inErr && (status == cq.WRFlushErr || e.c.loose && !e.recvDead):
 		e.recvDead = true
 	case e.srq != nil && status == cq.RemInvReqErr && !inErr: // cut short
 	case e.srq != nil && status == cq.LocAccessErr && !inErr: // or its key was taken back meanwhile

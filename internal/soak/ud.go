@@ -3,6 +3,7 @@ package soak
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 
@@ -293,7 +294,11 @@ func (p *port) give(o *op, wr *wq.SendWR) {
 	if w.cfg.Trace != nil {
 		w.trace("%v post %s, signaled %v, bad %d", p.q, o, o.signaled, o.bad)
 	}
-	if err := p.q.qp.PostSend(w.now(), wr); err != nil {
+	if err := p.q.qp.PostSend(w.now(), wr); errors.Is(err, wq.ErrSlab) && p.a.poor {
+		w.result.Faults[NoMemory]++
+		p.ops = p.ops[:len(p.ops)-1]
+		return
+	} else if err != nil {
 		w.fail("%v: post %s: %v", p.q, o, err)
 		return
 	}
@@ -462,11 +467,24 @@ func (p *port) vanish() {
 }
 
 // idle says whether everything posted is done.
-func (p *port) idle() bool { return p.q == nil || len(p.ops) == 0 && !p.draining }
+func (p *port) idle() bool { return p.q == nil || !p.waits() && !p.draining }
+
+// waits says whether something posted is not known to be done, as for an end.
+func (p *port) waits() bool {
+	if !p.a.poor {
+		return len(p.ops) > 0
+	}
+	for i := range p.ops {
+		if p.ops[i].signaled {
+			return true
+		}
+	}
+	return false
+}
 
 // look finds requests that take too long.
 func (p *port) look() {
-	if p.q != nil && len(p.ops) > 0 && p.w.now().Sub(p.ops[0].at) > p.w.plan.patience {
+	if p.q != nil && p.waits() && p.w.now().Sub(p.ops[0].at) > p.w.plan.patience {
 		p.w.fail("%v is stuck: %s was posted at %v; state %v", p.q, &p.ops[0], p.ops[0].at.Sub(start), p.q.qp.State())
 	}
 }
