@@ -63,12 +63,12 @@ func (e *end) success(o *op) {
 		return // nobody knows more
 	}
 	word8 := e.results + 8*o.slot
-	switch o.code {
-	case wq.RDMARead:
+	switch {
+	case o.code == wq.RDMARead:
 		if !e.a.arrived(e.lands+o.slot*s, o.data) {
 			w.fail("%v: %s: the data differs", e.q, o)
 		}
-	case wq.AtomicFetchAndAdd, wq.AtomicCmpAndSwp:
+	case o.code == wq.AtomicFetchAndAdd, o.code == wq.AtomicCmpAndSwp:
 		got := word(e.a.mem[word8:])
 		putWord(e.a.model[word8:], got)
 		switch {
@@ -82,11 +82,10 @@ func (e *end) success(o *op) {
 		case !p.gone:
 			putWord(p.a.model[p.swapCell:], o.after)
 		}
-	case wq.RDMAWrite:
+	case o.code == wq.RDMAWrite:
 		if !p.gone && !p.a.arrived(p.writes+o.slot*s, o.data) {
 			w.fail("%v: %s: the peer's memory differs", e.q, o)
 		}
-	default:
 	}
 	if o.isMessage() && !p.gone && len(p.arrivals) > 0 && p.arrivals[0].id <= o.id {
 		w.fail("%v: %s is done, but its peer has not received %s", e.q, o, &p.arrivals[0])
@@ -143,10 +142,10 @@ func (e *end) mayFail(o *op, status cq.Status) bool {
 	if e.c.loose || status == cq.RetryExcErr && p.a.poor {
 		return true // a READ without memory for its record is dropped, and what follows uses up the retries
 	}
-	switch status {
-	case cq.WRFlushErr:
+	switch {
+	case status == cq.WRFlushErr:
 		return e.toErr || e.fatal || e.recvDead || p.hasBad
-	case cq.RetryExcErr:
+	case status == cq.RetryExcErr:
 		since := e.answered
 		if o.at.After(since) {
 			since = o.at
@@ -157,17 +156,17 @@ func (e *end) mayFail(o *op, status cq.Status) bool {
 		cut := !e.c.cut.IsZero() && now.Sub(e.c.cut) < e.c.horizon()
 		full := !e.c.w.log.overflow(e.a.index, p.a.index).Before(since)
 		return p.gone || p.state() == qpstate.Err || cut || full
-	case cq.RNRRetryExcErr:
+	case status == cq.RNRRetryExcErr:
 		return e.c.plan.rnrRetry < retries && (e.c.w.plan.late || e.c.near || p.srq != nil)
-	case cq.RemAccessErr:
+	case status == cq.RemAccessErr:
 		return o.bad == badKey || o.bad == badRange
-	case cq.RemInvReqErr:
+	case status == cq.RemInvReqErr:
 		return o.bad == tooLong
-	case cq.LocProtErr:
+	case status == cq.LocProtErr:
 		return o.bad == badLKey
-	case cq.MWBindErr:
+	case status == cq.MWBindErr:
 		return o.code == wq.BindMW && o.bad != nothing
-	case cq.LocQPOpErr:
+	case status == cq.LocQPOpErr:
 		return o.code == wq.LocalInv && o.bad != nothing
 	default:
 		return false
@@ -298,14 +297,13 @@ func (e *end) resolve() {
 			continue
 		}
 		ok := true
-		switch o.code {
-		case wq.RDMAWrite, wq.RDMAWriteWithImm:
+		switch {
+		case o.code == wq.RDMAWrite, o.code == wq.RDMAWriteWithImm:
 			ok = p.gone || p.a.begun(p.writes+o.slot*s, o.data)
-		case wq.RDMARead:
+		case o.code == wq.RDMARead:
 			ok = e.gone || e.a.begun(e.lands+o.slot*s, o.data)
-		case wq.AtomicFetchAndAdd, wq.AtomicCmpAndSwp:
+		case o.code == wq.AtomicFetchAndAdd, o.code == wq.AtomicCmpAndSwp:
 			ok = e.resolveAtomic(o, &add, &swap)
-		default:
 		}
 		if !ok {
 			w.fail("%v: %s ended in error, and memory is neither as before nor as it begins", e, o)

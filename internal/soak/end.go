@@ -202,8 +202,8 @@ func (e *end) claim(wc *cq.WC) (r recv, ok bool) {
 // event is what the queue pair tells of itself.
 func (e *end) event(ev *transport.Event) {
 	w := e.c.w
-	switch ev.Kind {
-	case transport.SQDrained:
+	switch {
+	case ev.Kind == transport.SQDrained:
 		if !e.draining {
 			w.fail("%v: drained, but was not asked to", e.q)
 		}
@@ -217,20 +217,19 @@ func (e *end) event(ev *transport.Event) {
 				e.modify(qpstate.Attr{State: qpstate.RTS}, qpstate.MaskState)
 			}
 		})
-	case transport.QPReqErr, transport.QPAccessErr:
+	case ev.Kind == transport.QPReqErr, ev.Kind == transport.QPAccessErr:
 		if !e.peer().hasBad && !e.c.loose {
 			w.fail("%v: %s; its peer did nothing bad", e.q, ev.Text())
 		}
-	case transport.QPFatal:
+	case ev.Kind == transport.QPFatal:
 		if !e.fatal && !e.c.loose {
 			w.fail("%v: %s", e.q, ev.Text())
 		}
-	case transport.LastWQE:
+	case ev.Kind == transport.LastWQE:
 		if e.srq == nil || e.q.qp.State() != qpstate.Err {
 			w.fail("%v: %s", e.q, ev.Text())
 		}
 		e.lastWQE = true
-	default:
 	}
 	if e.q.qp.State() == qpstate.Err {
 		e.c.die()

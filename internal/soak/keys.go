@@ -46,8 +46,8 @@ func (e *end) makeLocks() {
 	for k := range lockKinds {
 		l := &lock{kind: k}
 		var err error
-		switch k {
-		case fastRegion:
+		switch {
+		case k == fastRegion:
 			if e.c.typ != qpstate.RC {
 				continue
 			}

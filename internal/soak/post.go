@@ -191,14 +191,14 @@ func (e *end) build(o *op, wr *wq.SendWR, shared bool) bool {
 	w, p, s := e.c.w, e.peer(), e.c.w.plan.slot
 	r := &w.rand
 	from := r.IntN(s + 1)
-	switch o.code {
-	case wq.RDMARead:
+	switch {
+	case o.code == wq.RDMARead:
 		o.data = p.a.mem[p.source+from : p.source+from+o.n]
 		wr.RemoteAddr = memBase + uint64(p.source+from)
 		wr.SGList = w.cut(e.mr, e.lands+o.slot*s, o.n)
-	case wq.AtomicFetchAndAdd, wq.AtomicCmpAndSwp:
+	case o.code == wq.AtomicFetchAndAdd, o.code == wq.AtomicCmpAndSwp:
 		e.buildAtomic(o, wr, shared)
-	case wq.BindMW:
+	case o.code == wq.BindMW:
 		if !e.turnKey(o, wr) {
 			return false
 		}
@@ -213,13 +213,12 @@ func (e *end) build(o *op, wr *wq.SendWR, shared bool) bool {
 			wr.SGList = w.cut(e.mr, off, o.n)
 		}
 		wr.RemoteAddr = memBase + uint64(p.writes+o.slot*s)
-		switch o.code {
-		case wq.RDMAWrite, wq.RDMAWriteWithImm:
+		switch {
+		case o.code == wq.RDMAWrite, o.code == wq.RDMAWriteWithImm:
 			e.enter(o, wr)
-		case wq.SendWithInv:
+		case o.code == wq.SendWithInv:
 			o.code, wr.Opcode = wq.Send, wq.Send // when there is nothing to invalidate
 			e.sendAndShut(o, wr)
-		default:
 		}
 	}
 	return true
@@ -338,12 +337,11 @@ func (e *end) give(o *op, wr *wq.SendWR, busy *[slots]bool) {
 		p.arrivals = append(p.arrivals, *o)
 	}
 	if o.cell < 0 && o.bad == nothing && !flushes {
-		switch o.code {
-		case wq.AtomicFetchAndAdd:
+		switch {
+		case o.code == wq.AtomicFetchAndAdd:
 			e.sum = o.after
-		case wq.AtomicCmpAndSwp:
+		case o.code == wq.AtomicCmpAndSwp:
 			e.swap = o.after
-		default:
 		}
 	}
 	e.q.touch()

@@ -253,31 +253,22 @@ func (p *port) post(signaled bool) {
 
 // spoil makes a request bad.
 func (p *port) spoil(o *op, wr *wq.SendWR) {
-	switch k := nothing + 1 + wrong(p.w.rand.IntN(int(wrongs-1))); k {
-	case badKey:
+	k := nothing + 1 + wrong(p.w.rand.IntN(int(wrongs-1)))
+	switch {
+	case k == badKey:
 		wr.RemoteQKey++
-	case badRange:
+	case k == badRange:
 		wr.AH = 0
-	case tooLong:
+	case k == tooLong:
 		o.n = p.mtu + 1 + p.w.rand.IntN(recvSpare-1)
-	case badLKey:
+	case k == badLKey:
 		if o.n == 0 {
 			return
 		}
 	default:
 		return
 	}
-	o.bad = nothing + 1
-	switch {
-	case wr.RemoteQKey != udQKey:
-		o.bad = badKey
-	case wr.AH == 0:
-		o.bad = badRange
-	case o.n > p.mtu:
-		o.bad = tooLong
-	default:
-		o.bad = badLKey
-	}
+	o.bad = k
 }
 
 func (p *port) give(o *op, wr *wq.SendWR) {
@@ -426,8 +417,8 @@ func (p *port) header(g []byte, from *adapter, s *sentOp) {
 
 // event is what the queue pair tells of itself.
 func (p *port) event(ev *transport.Event) {
-	switch ev.Kind {
-	case transport.SQDrained:
+	switch {
+	case ev.Kind == transport.SQDrained:
 		life := p.lives
 		p.w.after(p.w.upTo(time.Millisecond), func() {
 			if p.lives == life && p.q != nil && p.q.qp.State() == qpstate.SQD {
@@ -435,11 +426,10 @@ func (p *port) event(ev *transport.Event) {
 				p.modify(qpstate.Attr{State: qpstate.RTS}, qpstate.MaskState)
 			}
 		})
-	case transport.LastWQE:
+	case ev.Kind == transport.LastWQE:
 		p.lastWQE = true
-	case transport.QPFatal, transport.QPReqErr, transport.QPAccessErr:
+	case ev.Kind == transport.QPFatal, ev.Kind == transport.QPReqErr, ev.Kind == transport.QPAccessErr:
 		p.w.fail("%v: %s", p.q, ev.Text())
-	default:
 	}
 }
 
