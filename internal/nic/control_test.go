@@ -486,6 +486,13 @@ func TestDeviceAndPort(t *testing.T) {
 	if d.PhysPortCount != 1 || d.AtomicCap != 1 || d.MaxQPWR < 256 || d.MaxSRQ == 0 || d.MaxAH == 0 || d.MaxMcastGroup == 0 || d.NodeGUID == 0 {
 		t.Errorf("device %+v", d)
 	}
+	// Bit by bit, as programs look at them: windows of type 1 and 2B, fast registration, SRQ resize; no 2A, no XRC.
+	if want := uint32(1<<1 | 1<<2 | 1<<7 | 1<<10 | 1<<11 | 1<<12 | 1<<13 | 1<<17 | 1<<21 | 1<<24); d.DeviceCapFlags != want {
+		t.Errorf("device_cap_flags %#x, want %#x", d.DeviceCapFlags, want)
+	}
+	if d.ODPGeneral != 3 || d.ODPRC != 63 || d.ODPUC != 39 || d.ODPUD != 35 || d.MaxMW == 0 {
+		t.Errorf("ODP %d, RC %d, UC %d, UD %d; max_mw %d", d.ODPGeneral, d.ODPRC, d.ODPUC, d.ODPUD, d.MaxMW)
+	}
 	p := must[uapi.QueryPortReply](r, uapi.OpQueryPort, &uapi.QueryPortRequest{Port: 1}).Attr
 	if p.LinkLayer != 2 || p.State != 4 || p.ActiveMTU != bth.MTU4096 || p.Flags&1 == 0 || p.LID != 0 {
 		t.Errorf("port %+v", p)

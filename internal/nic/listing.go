@@ -94,8 +94,9 @@ func (p *program) listResources(m *uapi.ListResourcesRequest) (reply, error) {
 // visible are the programs that p may see, in the order of their numbers and
 // from one on: root and the adapter's own user see all, others their own.
 func (p *program) visible(from uint32) []*program {
+	out := p.a.programList()
 	all := p.uid == 0 || p.uid == uint32(os.Geteuid())
-	out := slices.DeleteFunc(p.a.programList(), func(o *program) bool {
+	out = slices.DeleteFunc(out, func(o *program) bool {
 		return o.number < from || !all && !p.sameUser(o)
 	})
 	slices.SortFunc(out, func(x, y *program) int { return cmp.Compare(x.number, y.number) })

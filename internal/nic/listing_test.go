@@ -99,10 +99,9 @@ func TestListResourcesOfOthers(t *testing.T) {
 	progs := a.programList()
 	slices.SortFunc(progs, func(x, y *program) int { return int(x.number) - int(y.number) })
 	set := func(owns, asks uint32) {
-		progs[0].mu.Lock()
-		progs[0].uid = owns
-		progs[0].mu.Unlock()
-		progs[1].uid = asks
+		a.mu.Lock() // which a listing takes first
+		progs[0].uid, progs[1].uid = owns, asks
+		a.mu.Unlock()
 	}
 	here := progs[1].uid // the adapter's own user
 	for _, row := range []struct {

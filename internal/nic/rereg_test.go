@@ -197,7 +197,7 @@ func TestImplicitRegion(t *testing.T) {
 	if err := unix.Mprotect(mem[4096:], unix.PROT_NONE); err != nil {
 		t.Fatal(err)
 	}
-	at := uint64(shm.AddrOf(mem))
+	at := shm.AddrOf(mem)
 	s, err := a.keys.Local(mr.LKey, num, at, 8192, mrtable.AccessLocalWrite)
 	if err != nil {
 		t.Fatal(err)
@@ -227,7 +227,10 @@ func TestImplicitRegionNeedsPermission(t *testing.T) {
 	a := startAdapter(t, nil)
 	r := rawHello(t, a)
 	pd := r.pd()
-	a.programList()[0].cred.UID++ // as another user's program
+	p := a.programList()[0]
+	p.mu.Lock()
+	p.cred.UID++ // as another user's program
+	p.mu.Unlock()
 	got := r.call(uapi.OpRegMR, &uapi.RegMRRequest{PD: pd, Kind: uapi.MRImplicit, Access: mrtable.AccessOnDemand})
 	r.wantRefusal(got, syscall.EPERM, "shared regions")
 }

@@ -46,7 +46,7 @@ func TestAddressComesAndGoes(t *testing.T) {
 				}
 			}
 			mustSend(t, p, SendSlot{Flow: back, Dst: late, Buf: bth(uint32(key), "in")})
-			if d := collect(t, e, 1)[0]; d.Meta.Dst != late || string(d.Buf[12:]) != "in" {
+			if d := collect(t, e, 1)[0]; d.Meta.Dst != late || d.Buf[12:] != "in" {
 				t.Errorf("worker %d got %q for %v", w, d.Buf, d.Meta.Dst)
 			}
 		}
