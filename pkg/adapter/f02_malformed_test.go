@@ -63,7 +63,7 @@ func TestF2F3OneMalformedPacket(t *testing.T) {
 	evil[1] = 0xFF
 	m.only("the same with TVer 15", evil, nic.DropVersion)
 	evil[0], evil[1] = byte(bth.RCSendOnly), 0xF0
-	m.only("SEND to QP 0xFFFFFF", evil, nic.DropNoQP)
+	m.only("SEND to QP 0xFFFFFF, which is that of groups", evil, nic.DropNoGroup)
 	m.only("one byte", evil[:1], nic.DropShort)
 	m.only("a BTH without ICRC", evil[:15], nic.DropShort)
 	send := bth.Headers{BTH: bth.BTHFields{Opcode: bth.RCSendOnly, PSN: m.psn}}
