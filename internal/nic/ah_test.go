@@ -3,7 +3,10 @@ package nic
 import (
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/softroce/softroce/pkg/bth"
+	"github.com/softroce/softroce/pkg/cq"
 )
 
 // A handle finds its object until it is removed, and never another one's, also
@@ -108,4 +111,46 @@ func TestAHPaths(t *testing.T) {
 			t.Error("a destroyed handle has ways")
 		}
 	})
+}
+
+// A local address goes and comes back: what is sent meanwhile is lost and
+// counted, what comes after it arrives, by the same handle.
+func TestAHFollowsItsAddress(t *testing.T) {
+	a, b := twoAdapters(t, false)
+	x, y := newUD(t, openDevice(t, a), 1<<12, nil), newUD(t, openDevice(t, b), 1<<12, nil)
+	watch := a.watch
+	watch.end() // the test does its work
+	a.watch = nil
+	addr := a.Addrs()[0]
+	ah := x.handleTo(t, y.gid(t))
+	send := func(arrives bool) {
+		t.Helper()
+		y.postRecv(t, 1, 0, 100)
+		x.post(t, x.datagram(ah, y.qp.Num(), 0, 8))
+		x.next(t, cq.Send, cq.Success)
+		if arrives {
+			y.next(t, cq.Recv, cq.Success)
+		}
+	}
+	lost := func() (n uint64) {
+		for _, w := range a.Snapshot().Workers {
+			n += w.Stats.SendErrors[unix.EBADF]
+		}
+		return n
+	}
+	send(true)
+	watch.drop(addr)
+	send(false)
+	send(false)
+	if n := lost(); n != 2 {
+		t.Errorf("%d datagrams lost, want 2", n)
+	}
+	e := (a.gids.load())[0]
+	if err := watch.bind(&e); err != nil {
+		t.Fatal(err)
+	}
+	send(true)
+	if n := lost(); n != 2 {
+		t.Errorf("%d datagrams lost, want 2", n)
+	}
 }

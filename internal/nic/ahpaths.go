@@ -1,6 +1,8 @@
 package nic
 
 import (
+	"net/netip"
+
 	"github.com/softroce/softroce/pkg/bth"
 	"github.com/softroce/softroce/pkg/mrtable"
 	"github.com/softroce/softroce/pkg/transport"
@@ -57,7 +59,7 @@ func (x *ahPaths) open(handle uint32, key uint64) *ahPath {
 	}
 	flow, port, err := x.w.ep.OpenFlow(o.local, uint8(key&(steerKeys-1)), sourcePortOfAH(o.attr.FlowLabel))
 	if err != nil {
-		return nil // the address is gone
+		flow = 0 // the address is gone: what is sent is lost until it comes back
 	}
 	hop := o.attr.HopLimit
 	if hop == 0 {
@@ -85,6 +87,19 @@ func (x *ahPaths) forget(handle uint32) {
 		}
 	}
 	x.last = nil
+}
+
+// forgetWays has the ways from a local address made anew: it went, or came back.
+func (w *worker) forgetWays(addr netip.Addr) {
+	for _, l := range w.links {
+		for key, c := range l.ahs.paths {
+			if c.ah.local == addr {
+				w.ep.CloseFlow(c.flow)
+				delete(l.ahs.paths, key)
+				l.ahs.last = nil
+			}
+		}
+	}
 }
 
 // close gives back all ways.

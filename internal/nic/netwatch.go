@@ -381,7 +381,10 @@ func (n *netWatch) bind(e *gidEntry) error {
 	defer late.Close()
 	for _, w := range n.a.workers {
 		err := n.a.errStopped()
-		w.do(func() { err = w.poller.Add(w.ep.Adopt(late), tokenSocket) })
+		w.do(func() {
+			err = w.poller.Add(w.ep.Adopt(late), tokenSocket)
+			w.forgetWays(e.addr)
+		})
 		if err != nil {
 			n.open[e.addr] = e.ifindex
 			n.drop(e.addr)
@@ -396,7 +399,7 @@ func (n *netWatch) bind(e *gidEntry) error {
 // lose what they send.
 func (n *netWatch) drop(addr netip.Addr) {
 	for _, w := range n.a.workers {
-		w.do(func() { w.ep.Drop(addr) })
+		w.do(func() { w.ep.Drop(addr); w.forgetWays(addr) })
 	}
 	n.a.group.CloseAddr(addr)
 	delete(n.open, addr)

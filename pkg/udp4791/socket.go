@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -199,35 +200,42 @@ func explainBind(l local, err error) error {
 // errno is the kernel's: ENETUNREACH, EHOSTUNREACH, EINVAL where a loopback
 // address would have to leave the host.
 func (g *Group) Reachable(from, to netip.Addr) error {
-	to = to.Unmap()
-	for _, l := range g.locals {
-		if l.addr != from.Unmap() {
-			continue
-		}
-		var ignored []string
-		fd, err := newSocket(l, nil, &ignored)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		if !g.ownNamespace(fd) {
-			return nil
-		}
-		if err := unix.Bind(fd, l.sockaddr(0)); err != nil {
-			return explainBind(l, err)
-		}
-		if to.Is4() != l.addr.Is4() {
-			return &SocketError{Op: "find a way", Addr: to, Err: unix.EAFNOSUPPORT}
-		}
-		peer := local{addr: to}
-		if to.IsLinkLocalUnicast() || to.IsLinkLocalMulticast() {
-			peer.zone = l.index
-		}
-		// The connect of a UDP socket looks up the route, no more (udp(7)).
-		if err := unix.Connect(fd, peer.sockaddr(Port)); err != nil {
-			return &SocketError{Op: "find a way", Addr: to, Err: err}
-		}
+	g.mu.Lock()
+	i := slices.IndexFunc(g.locals, func(l local) bool { return l.addr == from.Unmap() })
+	var l local
+	if i >= 0 {
+		l = g.locals[i]
+	}
+	g.mu.Unlock()
+	if i < 0 || !l.addr.IsValid() {
+		return &AddrError{Addr: from, Reason: "not one of the adapter's"}
+	}
+	return g.findWay(l, to.Unmap())
+}
+
+func (g *Group) findWay(l local, to netip.Addr) error {
+	var ignored []string
+	fd, err := newSocket(l, nil, &ignored)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if !g.ownNamespace(fd) {
 		return nil
 	}
-	return &AddrError{Addr: from, Reason: "not one of the adapter's"}
+	if err := unix.Bind(fd, l.sockaddr(0)); err != nil {
+		return explainBind(l, err)
+	}
+	if to.Is4() != l.addr.Is4() {
+		return &SocketError{Op: "find a way", Addr: to, Err: unix.EAFNOSUPPORT}
+	}
+	peer := local{addr: to}
+	if to.IsLinkLocalUnicast() || to.IsLinkLocalMulticast() {
+		peer.zone = l.index
+	}
+	// The connect of a UDP socket looks up the route, no more (udp(7)).
+	if err := unix.Connect(fd, peer.sockaddr(Port)); err != nil {
+		return &SocketError{Op: "find a way", Addr: to, Err: err}
+	}
+	return nil
 }
