@@ -45,7 +45,6 @@ var pingpongCases = []pingpongCase{
 	{name: "srq", service: "srq", options: "-n 200 -c"},
 	{name: "srq-few-receives-events", service: "srq", options: "-e -q 3 -r 6 -m 4096 -s 20000 -n 100 -c"},
 	{name: "srq-many-ipv6", service: "srq", options: "-q 100 -s 64 -n 500 -c", ipv6: true},
-	{name: "srq-loss", service: "srq", options: "-q 4 -s 16384 -n 100 -c", impaired: true},
 	{name: "loss", options: "-s 16384 -n 100 -c", impaired: true},
 	{name: "loss-events-ipv6", options: "-e -m 4096 -s 16384 -n 100 -c", ipv6: true, impaired: true},
 }
