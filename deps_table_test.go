@@ -243,6 +243,10 @@ var rules = []rule{
 		may: public, testsMay: edgeTests, unix: true,
 	},
 	{
+		path: "internal/inspect", is: "what the adapter's listings and counters say, as tables, JSON and rates", never: "flags, an adapter but through its listings",
+		may: public,
+	},
+	{
 		path: "internal/rawudp", is: "what the kernel's UDP path carries with nothing else to do", never: "a packet's content, the adapter's sockets",
 		testsMay: edgeTests, unix: true, unsafe: true,
 	},
@@ -252,7 +256,7 @@ var rules = []rule{
 	},
 	{
 		path: "cmd/softroce/...", is: "flags, signals, output", never: "logic worth a test of its own",
-		may:      join(public, []string{"internal/nic", "internal/shm", "internal/capture", "internal/metrics", "internal/demo", "internal/pingpong", "internal/perf", cobra, pflag, prometheus}),
+		may:      join(public, []string{"internal/nic", "internal/shm", "internal/capture", "internal/metrics", "internal/demo", "internal/pingpong", "internal/perf", "internal/inspect", cobra, pflag, prometheus}),
 		testsMay: edgeTests, unix: true,
 	},
 	{
