@@ -187,8 +187,8 @@ func TestLocalPeerGoesUnderLoad(t *testing.T) {
 					const posted = 24
 					for i := range posted {
 						wr := a.write(b, 0, 0, 200_000)
-						if i%2 == 1 {
-							wr.Opcode = verbs.WRRDMARead
+						if i%2 == 1 { // not what is being read for the WRITEs
+							wr = a.read(b, 400_000, 400_000, 200_000)
 						}
 						wr.WRID, wr.Flags = uint64(i), verbs.SendSignaled
 						a.post(wr)
