@@ -150,12 +150,11 @@ func (e *end) mayFail(o *op, status cq.Status) bool {
 		if o.at.After(since) {
 			since = o.at
 		}
-		if now.Sub(since) < bth.AckTimeout(e.c.plan.timeout) { // sequence NAKs use up retries, too
-			return false
-		}
 		cut := !e.c.cut.IsZero() && now.Sub(e.c.cut) < e.c.horizon()
 		full := !e.c.w.log.overflow(e.a.index, p.a.index).Before(since)
-		return p.gone || p.state() == qpstate.Err || cut || full
+		// A sequence NAK uses up a retry, too: the last one may, behind a partition.
+		silent := now.Sub(since) >= bth.AckTimeout(e.c.plan.timeout)
+		return cut || full || silent && (p.gone || p.state() == qpstate.Err)
 	case status == cq.RNRRetryExcErr:
 		return e.c.plan.rnrRetry < retries && (e.c.w.plan.late || e.c.near || p.srq != nil)
 	case status == cq.RemAccessErr:
