@@ -65,7 +65,8 @@ func (p *program) listResources(m *uapi.ListResourcesRequest) (reply, error) {
 			after = uint32(m.After)
 		}
 		o.mu.Lock()
-		part, name := list(o, after, p.sameUser(o)), ""
+		_, keys := p.sight(o)
+		part, name := list(o, after, keys), ""
 		if len(part) > 0 { // it has said hello
 			name = o.listName()
 		}
@@ -92,20 +93,29 @@ func (p *program) listResources(m *uapi.ListResourcesRequest) (reply, error) {
 }
 
 // visible are the programs that p may see, in the order of their numbers and
-// from one on: root and the adapter's own user see all, others their own.
+// from one on.
 func (p *program) visible(from uint32) []*program {
-	out := p.a.programList()
-	all := p.uid == 0 || p.uid == uint32(os.Geteuid())
-	out = slices.DeleteFunc(out, func(o *program) bool {
-		return o.number < from || !all && !p.sameUser(o)
+	out := slices.DeleteFunc(p.a.programList(), func(o *program) bool {
+		sees, _ := p.sight(o)
+		return o.number < from || !sees
 	})
 	slices.SortFunc(out, func(x, y *program) int { return cmp.Compare(x.number, y.number) })
 	return out
 }
 
-// sameUser says whether another program is of the same user for certain.
-func (p *program) sameUser(o *program) bool {
-	return p == o || p.uid == o.uid && p.uid != overflowUID
+// sight says whether p sees another program's objects, and their keys.
+func (p *program) sight(o *program) (objects, keys bool) {
+	if p == o {
+		return true, true
+	}
+	return sight(p.uid, o.uid, uint32(os.Geteuid()))
+}
+
+// sight says what the programs of one user see of another's: root and the
+// adapter's own user see the objects of all, and only the owner's user the keys.
+func sight(asker, owner, adapter uint32) (objects, keys bool) {
+	keys = asker == owner && asker != overflowUID
+	return keys || asker == 0 || asker == adapter && asker != overflowUID, keys
 }
 
 // listName is the program's name as a listing has it.

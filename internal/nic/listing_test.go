@@ -91,40 +91,40 @@ func TestListResources(t *testing.T) {
 
 // A user sees its own programs, root and the adapter's user all; keys are for
 // the owner's user alone.
-func TestListResourcesOfOthers(t *testing.T) {
-	a := startAdapter(t, nil)
-	owner, asker := rawHello(t, a), rawHello(t, a)
-	pd := owner.pd()
-	owner.sharedMR(pd, 4096)
-	progs := a.programList()
-	slices.SortFunc(progs, func(x, y *program) int { return int(x.number) - int(y.number) })
-	set := func(owns, asks uint32) {
-		a.mu.Lock() // which a listing takes first
-		progs[0].uid, progs[1].uid = owns, asks
-		a.mu.Unlock()
-	}
-	here := progs[1].uid // the adapter's own user
+func TestSightOfOthers(t *testing.T) {
+	const adapter = 900
 	for _, row := range []struct {
-		name       string
-		owns, asks uint32
-		sees, keys bool
+		name          string
+		owner, asker  uint32
+		objects, keys bool
 	}{
 		{"the same user", 1000, 1000, true, true},
 		{"another user", 1000, 1001, false, false},
 		{"root", 1000, 0, true, false},
-		{"the adapter's user", 1000, here, true, false},
+		{"root and root", 0, 0, true, true},
+		{"the adapter's user", 1000, adapter, true, false},
+		{"the adapter's user's objects", adapter, 1000, false, false},
 		{"nobody and nobody", overflowUID, overflowUID, false, false},
 		{"root's objects", 0, 1000, false, false},
 	} {
-		t.Run(row.name, func(t *testing.T) {
-			set(row.owns, row.asks)
-			got, _ := asker.list(uapi.ResourceMR)
-			if sees := len(got) == 1; sees != row.sees || sees && (got[0].LKey != 0 && got[0].RKey != 0) != row.keys {
-				t.Errorf("sees %+v", got)
-			}
-		})
+		if objects, keys := sight(row.asker, row.owner, adapter); objects != row.objects || keys != row.keys {
+			t.Errorf("%s: objects %v, keys %v", row.name, objects, keys)
+		}
 	}
-	set(here, here)
+	if objects, _ := sight(overflowUID, 1000, overflowUID); objects {
+		t.Error("who has no number here is not the adapter's user")
+	}
+}
+
+// A program without a number for its user sees itself.
+func TestListResourcesOfNobody(t *testing.T) {
+	p := &program{uid: overflowUID}
+	if objects, keys := p.sight(p); !objects || !keys {
+		t.Errorf("objects %v, keys %v", objects, keys)
+	}
+	if objects, keys := p.sight(&program{uid: overflowUID}); objects || keys {
+		t.Errorf("another's objects %v, keys %v", objects, keys)
+	}
 }
 
 // Parts of a listing are bounded, and what is there all the time comes once,
