@@ -295,4 +295,3 @@ func (p *port) give(o *op, wr *wq.SendWR) {
 	}
 	p.q.touch()
 }
-
