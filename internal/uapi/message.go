@@ -63,6 +63,27 @@ const (
 	OpDetachMcast    Op = 30
 	OpListResources  Op = 31
 	OpListCounters   Op = 32
+
+	OpCreateCMChannel  Op = 33
+	OpDestroyCMChannel Op = 34
+	OpCreateCMID       Op = 35
+	OpDestroyCMID      Op = 36
+	OpBindCM           Op = 37
+	OpResolveCMAddr    Op = 38
+	OpResolveCMRoute   Op = 39
+	OpQueryCM          Op = 40
+	OpListenCM         Op = 41
+	OpConnectCM        Op = 42
+	OpAcceptCM         Op = 43
+	OpRejectCM         Op = 44
+	OpEstablishCM      Op = 45
+	OpDisconnectCM     Op = 46
+	OpNotifyCM         Op = 47
+	OpMigrateCM        Op = 48
+	OpQPAttrCM         Op = 49
+	OpSetCMOption      Op = 50
+	OpJoinCM           Op = 51
+	OpLeaveCM          Op = 52
 )
 
 var opNames = map[Op]string{
@@ -75,6 +96,11 @@ var opNames = map[Op]string{
 	OpAllocMW: "alloc MW", OpDeallocMW: "dealloc MW", OpReregMR: "rereg MR", OpAllocMR: "alloc MR",
 	OpAdviseMR: "advise MR", OpResizeCQ: "resize CQ", OpAttachMcast: "attach multicast", OpDetachMcast: "detach multicast",
 	OpListResources: "list resources", OpListCounters: "list counters",
+	OpCreateCMChannel: "create CM channel", OpDestroyCMChannel: "destroy CM channel", OpCreateCMID: "create CM id",
+	OpDestroyCMID: "destroy CM id", OpBindCM: "bind CM id", OpResolveCMAddr: "resolve address", OpResolveCMRoute: "resolve route",
+	OpQueryCM: "query CM id", OpListenCM: "listen", OpConnectCM: "connect", OpAcceptCM: "accept", OpRejectCM: "reject",
+	OpEstablishCM: "establish", OpDisconnectCM: "disconnect", OpNotifyCM: "notify", OpMigrateCM: "migrate CM id",
+	OpQPAttrCM: "QP attributes of CM id", OpSetCMOption: "set CM option", OpJoinCM: "join multicast", OpLeaveCM: "leave multicast",
 }
 
 // String names the operation.
@@ -172,7 +198,7 @@ func (r *reader) fail(format string, args ...any) {
 	r.b = nil
 }
 
-var zeros [16]byte
+var zeros [64]byte
 
 func (r *reader) take(n int) []byte {
 	if r.err != nil || len(r.b) < n {

@@ -56,6 +56,15 @@ var messages = []func() message{
 	func() message { return &ListResourcesReply{} },
 	func() message { return &ListCountersRequest{} },
 	func() message { return &ListCountersReply{} },
+	func() message { return &CreateCMChannelRequest{} },
+	func() message { return &CreateCMIDRequest{} },
+	func() message { return &CMAddrRequest{} },
+	func() message { return &CMAddrReply{} },
+	func() message { return &CMValueRequest{} },
+	func() message { return &CMCallRequest{} },
+	func() message { return &QPAttrCMReply{} },
+	func() message { return &CMEventsReply{} },
+	func() message { return &CMMcastRequest{} },
 }
 
 func nameOf(m message) string { return reflect.TypeOf(m).Elem().Name() }
@@ -207,6 +216,24 @@ func TestTextIsCut(t *testing.T) {
 	var got HelloRequest
 	if err := got.Decode(m.Append(nil)); err != nil || len(got.Program) > maxText || !strings.HasPrefix(m.Program, got.Program) {
 		t.Errorf("decoded %d bytes, %v", len(got.Program), err)
+	}
+}
+
+func TestCMRecord(t *testing.T) {
+	var r CMRecord
+	n := uint64(0)
+	fill(reflect.ValueOf(&r), &n)
+	b := r.Append(nil)
+	golden(t, "CMRecord", b)
+	if got, ok := DecodeCMRecord(b); !ok || !reflect.DeepEqual(got, r) {
+		t.Errorf("decoded %t\n%+v, want\n%+v", ok, got, r)
+	}
+	if _, ok := DecodeCMRecord(b[1:]); ok {
+		t.Error("a short record was decoded")
+	}
+	b[120], b[121] = 0xff, 0xff
+	if _, ok := DecodeCMRecord(b); ok {
+		t.Error("a record with too much private data was decoded")
 	}
 }
 

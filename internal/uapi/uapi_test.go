@@ -63,7 +63,7 @@ func fill(v reflect.Value, next *uint64) {
 		v.SetString(fmt.Sprintf("text %d", *next))
 	case reflect.Bool:
 		v.SetBool(true)
-	case reflect.Int:
+	case reflect.Int, reflect.Int32:
 		v.SetInt(int64(*next))
 	case reflect.Uint8:
 		v.SetUint(0x80 | *next&0x7f)
