@@ -145,7 +145,7 @@ func TestAHFollowsItsAddress(t *testing.T) {
 	if n := lost(); n != 2 {
 		t.Errorf("%d datagrams lost, want 2", n)
 	}
-	e := (a.gids.load())[0]
+	e := a.gids.load()[0]
 	if err := watch.bind(&e); err != nil {
 		t.Fatal(err)
 	}
