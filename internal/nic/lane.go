@@ -62,15 +62,24 @@ func (w *worker) laneTo(to *worker) *lane {
 	return l
 }
 
-// room is the slot for the next packet; nil when the lane is full.
-func (l *lane) room() *handed {
-	if l.next-l.tail.Load() == laneSlots || l.lent-l.back.Load() >= laneLent {
+// slot is the one for the next packet; nil when all are taken.
+func (l *lane) slot() *handed {
+	if l.next-l.tail.Load() == laneSlots {
 		return nil
 	}
 	return &l.slots[l.next%laneSlots]
 }
 
-// put takes the packet in the slot that room gave; publish shows it.
+// room is the slot for the next packet of a queue pair of this adapter, which can
+// wait; nil when the lane is full.
+func (l *lane) room() *handed {
+	if l.lent-l.back.Load() >= laneLent {
+		return nil
+	}
+	return l.slot()
+}
+
+// put takes the packet in the slot that slot or room gave; publish shows it.
 func (l *lane) put() {
 	l.lent += uint64(l.slots[l.next%laneSlots].loan.bytes)
 	l.next++
@@ -90,7 +99,7 @@ func (l *lane) publish() bool {
 // false when its lane is full.
 func (w *worker) handOver(to *worker, meta *udp4791.RecvMeta, buf []byte, from origin) bool {
 	l := w.laneTo(to)
-	h := l.room()
+	h := l.slot()
 	if h == nil {
 		return false
 	}
