@@ -256,19 +256,12 @@ func (e *end) state(q *verbs.QP, want verbs.QPState) {
 	}
 }
 
-// becomes waits for a state.
-func (e *end) becomes(q *verbs.QP, want verbs.QPState) {
+// ends waits until a queue pair is in ERR.
+func (e *end) ends(q *verbs.QP) {
 	e.t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
+	e.eventually("the queue pair is in ERR", func() bool {
 		attr, err := q.Query()
 		e.must(err)
-		if attr.State == want {
-			return
-		}
-		if time.Now().After(deadline) {
-			e.t.Fatalf("the queue pair is in %v, want %v", attr.State, want)
-		}
-		time.Sleep(time.Millisecond)
-	}
+		return attr.State == verbs.StateErr
+	})
 }

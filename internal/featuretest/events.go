@@ -37,7 +37,7 @@ func requestErrCase(a, b *end) {
 	if ev := b.event(verbs.EventQPReqErr); ev.QP != b.qp {
 		b.t.Errorf("event %+v, want the queue pair's", ev)
 	}
-	b.becomes(b.qp, verbs.StateErr)
+	b.ends(b.qp)
 }
 
 func accessErrCase(a, b *end) {
@@ -46,7 +46,7 @@ func accessErrCase(a, b *end) {
 	if ev := b.event(verbs.EventQPAccessErr); ev.QP != b.qp {
 		b.t.Errorf("event %+v, want the queue pair's", ev)
 	}
-	b.becomes(b.qp, verbs.StateErr)
+	b.ends(b.qp)
 }
 
 // overflowCase: a queue that nobody polls fills up.

@@ -228,7 +228,7 @@ func bindOutsideCase(a, b *end) {
 	connect(a, b, verbs.RC)
 	w := b.window(verbs.MWType2)
 	b.fails(w.BindWR(b.mr, b.mr.Addr()+1, regionSize, verbs.AccessRemoteWrite), verbs.WCMWBindErr)
-	b.becomes(b.qp, verbs.StateErr)
+	b.ends(b.qp)
 }
 
 // otherQPCase: a window of type 2 belongs to the queue pair that bound it.
@@ -300,6 +300,6 @@ func otherPDCase(a, b *end) {
 	if wc := other.nextOf(other.cq); wc.Status == verbs.WCSuccess || wc.WRID != 1 {
 		other.t.Errorf("completion %+v, want an error of the receive", wc)
 	}
-	other.becomes(other.qp, verbs.StateErr)
+	other.ends(other.qp)
 	a.writeTo(w.RKey(), b.mr.Addr(), 10, verbs.WCSuccess)
 }
