@@ -124,12 +124,12 @@ func (v Verdict) String() string {
 
 // Counters count since the machine was made.
 type Counters struct {
-	Received    [AttrAPR - AttrREQ + 1]uint64 // by message, from AttrREQ on
-	Sent        [AttrAPR - AttrREQ + 1]uint64
-	Resent      uint64 // of those: after a time without an answer
-	Verdicts    [VerdictCount]uint64
-	SendsLost   uint64 // the send queue was full
-	Conns       int    // ids now, of all states
-	HalfOpen    int    // of those: requests of peers that are not established
-	ListenerNow int    // listeners now
+	Received  [AttrAPR - AttrREQ + 1]uint64 // by message, from AttrREQ on
+	Sent      [AttrAPR - AttrREQ + 1]uint64
+	Resent    uint64 // of those: after a time without an answer
+	Verdicts  [VerdictCount]uint64
+	SendsLost uint64 // the send queue was full
+	Conns     int    // ids now, of all states
+	HalfOpen  int    // of those: requests of peers that are not established
+	Listeners int    // listeners now
 }
