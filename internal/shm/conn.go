@@ -70,6 +70,7 @@ func (s *Conn) Send(msg []byte, fds []int) error {
 	if len(fds) > 0 {
 		oob = unix.UnixRights(fds...)
 	}
+	sent()
 	if _, _, err := s.c.WriteMsgUnix(msg, oob, nil); err != nil {
 		return fmt.Errorf("shm: send: %w", err)
 	}
@@ -101,6 +102,7 @@ func (s *Conn) Recv(buf []byte) (n int, fds []int, err error) {
 		CloseFDs(fds)
 		return 0, nil, err
 	}
+	received()
 	return n, fds, nil
 }
 
