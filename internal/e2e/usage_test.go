@@ -161,7 +161,7 @@ func TestDevinfo(t *testing.T) {
 		"vendor_part_id": "", "hw_ver": "", "phys_port_cnt": "1", "max_mr_size": "", "page_size_cap": "", "max_qp": "",
 		"max_qp_wr": "", "device_cap_flags": "", "RC_RNR_NAK_GEN": "", "max_sge": "", "max_sge_rd": "", "max_cq": "", "max_cqe": "",
 		"max_mr": "", "max_pd": "", "max_qp_rd_atom": "", "max_res_rd_atom": "", "max_qp_init_rd_atom": "", "atomic_cap": "ATOMIC_HCA (1)",
-		"max_mw": "0", "max_mcast_grp": "4096", "max_mcast_qp_attach": "1024", "max_total_mcast_qp_attach": "16384", "max_ah": "65536",
+		"max_mw": "65536", "max_mcast_grp": "4096", "max_mcast_qp_attach": "1024", "max_total_mcast_qp_attach": "16384", "max_ah": "65536",
 		"max_srq": "16384", "max_srq_wr": "32768", "max_srq_sge": "32",
 		"max_pkeys": "1", "local_ca_ack_delay": "", "num_comp_vectors": "", "port": "1", "state": "PORT_ACTIVE (4)", "max_mtu": "4096 (5)",
 		"active_mtu": "4096 (5)", "sm_lid": "0", "port_lid": "0", "port_lmc": "0x00", "link_layer": "Ethernet", "max_msg_sz": "0x40000000",

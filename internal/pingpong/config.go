@@ -113,8 +113,11 @@ const (
 const (
 	// DefaultPatience is how long nothing may happen.
 	DefaultPatience = 10 * time.Second
-	// maxSize bounds the memory, which is twice that.
+	// maxSize bounds the memory, which is twice that and more with SRQ.
 	maxSize = 1 << 30
+	// slotMemory is how much the receives of a shared receive queue may take
+	// beyond two for each queue pair.
+	slotMemory = 64 << 20
 )
 
 // withDefaults fills in what is zero.

@@ -24,7 +24,10 @@ type objects struct {
 	lines   []line
 	inline  bool
 	head    int // bytes in front of a received message
-	sendOff int // where in mr the message to send is
+	slots   int // places in mr for a received message, each stride bytes
+	stride  int
+	sendOff int // where in mr, after these, the message to send is
+	last    int // slot of the message that came last
 }
 
 // line is one queue pair and its message's way.
@@ -34,6 +37,8 @@ type line struct {
 	us      Endpoint
 	peer    Endpoint
 	pending int // of sendID and recvID, what must come before the message goes again
+	slot    int // where its message came to last
+	echo    int // server: from where it was sent back last
 }
 
 // open makes everything, takes the queue pairs to INIT and posts the receives.
@@ -71,7 +76,15 @@ func (o *objects) open() (err error) {
 		}
 	}
 	o.prepare()
-	return o.post(c.RxDepth)
+	if o.srq == nil {
+		return o.post(0, c.RxDepth)
+	}
+	for i := range o.slots {
+		if err := o.post(i, 1); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // fit sees that a datagram takes the message, whose MTU is the port's.
@@ -86,13 +99,27 @@ func (o *objects) fit(mtu verbs.MTU) error {
 	return nil
 }
 
+// place says where messages come to. One queue pair has one slot: its peer sends
+// when the message before is back. With many and one receive queue, a message
+// that is yet to be sent back must not be where another one comes to, so that
+// each receive has a slot; there are fewer receives than asked for when all those
+// would take much memory.
+func (o *objects) place() {
+	o.stride = max((o.head+o.cfg.Size+63)&^63, 64)
+	o.slots = 1
+	if o.cfg.Service == SRQ {
+		o.slots = min(o.cfg.RxDepth, max(2*o.cfg.QPs, slotMemory/o.stride))
+	}
+	o.sendOff = o.slots * o.stride
+}
+
 // openShared makes what all queue pairs share.
 func (o *objects) openShared() (err error) {
 	c := o.cfg
 	if o.pd, err = o.dev.AllocPD(); err != nil {
 		return err
 	}
-	o.sendOff = (o.head + c.Size + 63) &^ 63
+	o.place()
 	if o.mr, err = o.pd.AllocMR(max(o.sendOff+c.Size, 1), verbs.AccessLocalWrite); err != nil {
 		return err
 	}
@@ -190,9 +217,9 @@ func (o *objects) path(peer Endpoint) verbs.AHAttr {
 	}
 }
 
-// post posts n receives.
-func (o *objects) post(n int) error {
-	wr := verbs.RecvWR{WRID: recvID, SGList: o.sges(0, o.head+o.cfg.Size)}
+// post posts n receives into a slot.
+func (o *objects) post(slot, n int) error {
+	wr := verbs.RecvWR{WRID: uint64(slot)<<slotShift | recvID, SGList: o.sges(slot*o.stride, o.head+o.cfg.Size)}
 	post := o.lines[0].qp.PostRecv
 	if o.srq != nil {
 		post = o.srq.PostRecv
@@ -215,7 +242,8 @@ func (o *objects) sges(off, size int) []verbs.SGE {
 // send posts the message on a line: the client's own, the server's echo of what
 // it received.
 func (o *objects) send(l *line) error {
-	off := o.head
+	l.echo = l.slot // the next message may come before this one is acknowledged
+	off := l.echo*o.stride + o.head
 	if o.cfg.Host != "" {
 		off = o.sendOff
 	}
@@ -255,10 +283,10 @@ func (s Service) fill() byte {
 	return fillByte
 }
 
-// prepare writes the message, and into the receive buffer what no message is.
+// prepare writes the message, and into the receive buffers what no message is.
 func (o *objects) prepare() {
 	fill := o.cfg.Service.fill()
-	recv, msg := o.received(), o.message()
+	recv, msg := o.mr.Bytes()[:o.sendOff], o.message()
 	for i := range recv {
 		recv[i] = ^fill
 	}
@@ -275,8 +303,11 @@ func (o *objects) prepare() {
 // message is the message that a client sends, and that comes back.
 func (o *objects) message() []byte { return o.mr.Bytes()[o.sendOff : o.sendOff+o.cfg.Size] }
 
-// received is where it comes to.
-func (o *objects) received() []byte { return o.mr.Bytes()[o.head : o.head+o.cfg.Size] }
+// received is the message that came last.
+func (o *objects) received() []byte {
+	off := o.last*o.stride + o.head
+	return o.mr.Bytes()[off : off+o.cfg.Size]
+}
 
 // badPages compares what was received last with the message and returns the
 // numbers of the pages that differ.

@@ -9,10 +9,11 @@ import (
 	"github.com/softroce/softroce/pkg/verbs"
 )
 
-// Marks of the two kinds of request.
+// Marks of the two kinds of request; that of a receive has its slot above.
 const (
-	recvID = 1
-	sendID = 2
+	recvID    = 1
+	sendID    = 2
+	slotShift = 2
 )
 
 // Report is the outcome of a run.
@@ -171,9 +172,10 @@ func (o *objects) completed(w *watch, wc *verbs.WC, s *score) error {
 	}
 	l := o.line(wc.QPN)
 	if l == nil {
-		return fmt.Errorf("a completion names queue pair %#06x, which is none of ours", uint32(wc.QPN))
+		return fmt.Errorf("a completion names queue pair 0x%06x, which is none of ours", uint32(wc.QPN))
 	}
-	if wc.WRID == sendID {
+	kind := int(wc.WRID) & (recvID | sendID)
+	if kind == sendID {
 		s.sent++
 	} else {
 		if err := o.took(l, wc, s); err != nil || o.strange(l, wc) {
@@ -181,17 +183,23 @@ func (o *objects) completed(w *watch, wc *verbs.WC, s *score) error {
 		}
 		s.received++
 	}
-	if l.pending &^= int(wc.WRID); l.pending == 0 && s.sent < o.cfg.Iters {
+	if err := o.free(l, kind, s); err != nil {
+		return err
+	}
+	if l.pending &^= kind; l.pending == 0 && s.sent < o.cfg.Iters {
 		l.pending = recvID | sendID
 		return o.send(l)
 	}
 	return nil
 }
 
-// took looks at a message that came and posts receives again when few wait.
+// took looks at a message that came. Without slots it posts receives again when
+// few wait.
 func (o *objects) took(l *line, wc *verbs.WC, s *score) error {
-	if s.posted--; s.posted <= len(o.lines) {
-		if err := o.post(o.cfg.RxDepth - s.posted); err != nil {
+	l.slot = int(wc.WRID >> slotShift)
+	o.last = l.slot
+	if s.posted--; o.srq == nil && s.posted <= 1 {
+		if err := o.post(0, o.cfg.RxDepth-s.posted); err != nil {
 			return err
 		}
 		s.posted = o.cfg.RxDepth
@@ -200,6 +208,19 @@ func (o *objects) took(l *line, wc *verbs.WC, s *score) error {
 		return fmt.Errorf("a message of %d bytes came, not %d: both sides need the same -s", int(wc.ByteLen)-o.head, o.cfg.Size)
 	}
 	return nil
+}
+
+// free posts a slot again whose message is done with: at the client when it has
+// come, at the server when it is sent back. The last message stays where it is.
+func (o *objects) free(l *line, kind int, s *score) error {
+	done, slot := sendID, l.echo
+	if o.cfg.Host != "" {
+		done, slot = recvID, l.slot
+	}
+	if o.srq == nil || kind != done || s.received >= o.cfg.Iters {
+		return nil
+	}
+	return o.post(slot, 1)
 }
 
 // strange says whether a datagram is not the peer's: anybody who knows the Q_Key

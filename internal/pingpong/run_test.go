@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -146,59 +145,6 @@ func TestCheckSeesWrongData(t *testing.T) {
 	}
 }
 
-// Validation is of what was received: a buffer to which nothing came is wrong, as
-// far as the message goes.
-func TestCheckSeesNothing(t *testing.T) {
-	devs := devices(t, 1)
-	for service, size := range map[Service]int{RC: 3*4096 + 1, UC: 3*4096 + 1, UD: 500, SRQ: 3*4096 + 1} {
-		cfg := Config{Service: service, Size: size, Check: true}.withDefaults()
-		o := &objects{cfg: &cfg, dev: devs[0]}
-		if err := o.open(); err != nil {
-			t.Fatalf("%v: %v", service, err)
-		}
-		if got, want := len(o.badPages()), (size+os.Getpagesize()-1)/os.Getpagesize(); got != want {
-			t.Errorf("%v: before the first message: %d wrong pages, want %d", service, got, want)
-		}
-		copy(o.received(), o.message())
-		if got := o.badPages(); len(got) != 0 {
-			t.Errorf("%v: after the message: wrong pages %v", service, got)
-		}
-		o.close()
-	}
-}
-
-// A datagram is one packet: what the port's MTU does not take is refused before
-// a peer hears of it.
-func TestDatagramTooLong(t *testing.T) {
-	devs := devices(t, 1)
-	port, err := devs[0].QueryPort(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mtu := port.ActiveMTU.Bytes()
-	_, err = Run(t.Context(), devs[0], Config{Service: UD, Listener: listen(t), Size: mtu + 1})
-	if want := fmt.Sprintf("%d bytes, and the port's MTU is %d", mtu+1, mtu); !errors.Is(err, ErrTooLong) || !strings.Contains(err.Error(), want) {
-		t.Errorf("got %v, want %q", err, want)
-	}
-}
-
-// Both sides need as many queue pairs; the server, who hears first, says so.
-func TestQueuePairsDiffer(t *testing.T) {
-	devs := devices(t, 2)
-	for _, c := range []struct{ server, client int }{{2, 3}, {3, 2}} {
-		l := listen(t)
-		served := begin(t.Context(), devs[0], Config{Service: SRQ, Listener: l, QPs: c.server, Patience: 300 * time.Millisecond})
-		_, err := Run(t.Context(), devs[1], Config{
-			Service: SRQ, Host: "127.0.0.1", Port: port(l), QPs: c.client, Patience: 300 * time.Millisecond,
-		})
-		s := <-served
-		want := fmt.Sprintf("the peer has %d queue pairs, not %d: both sides need the same -q", c.client, c.server)
-		if err == nil || s.err == nil || !strings.Contains(s.err.Error(), want) {
-			t.Errorf("%+v: client: %v, server: %v", c, err, s.err)
-		}
-	}
-}
-
 // The bytes on TCP are those of rdma-core's programs, in their order, and nothing
 // else; they hang up right after them, and the run goes on.
 func TestExchangeBytes(t *testing.T) {
@@ -313,28 +259,34 @@ func TestClientMeetsStranger(t *testing.T) {
 }
 
 // A client that vanishes after the exchange leaves a server that waits for
-// packets: its patience ends that.
+// packets: its patience ends that, and says what a lost packet does.
 func TestServerGivesUpADeadClient(t *testing.T) {
 	devs := devices(t, 1)
-	l := listen(t)
-	served := begin(t.Context(), devs[0], Config{Listener: l, Patience: 300 * time.Millisecond})
-	conn, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	peer := Endpoint{QPN: 0x1234, GID: gidOf(testaddr.Take(t, 1)[0].String())}
-	if err := (link{Conn: conn}).sendEndpoints([]Endpoint{peer}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := (link{Conn: conn}).recvEndpoints(1); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.Write([]byte(doneMessage)); err != nil {
-		t.Fatal(err)
-	}
-	conn.Close()
-	if o := <-served; !errors.Is(o.err, errStalled) {
-		t.Errorf("server: got %v, want errStalled", o.err)
+	for service, lost := range map[Service]bool{RC: false, UC: true, UD: true, SRQ: false} {
+		t.Run(service.String(), func(t *testing.T) {
+			l := listen(t)
+			cfg := Config{Service: service, Listener: l, Patience: 300 * time.Millisecond}
+			served := begin(t.Context(), devs[0], cfg)
+			conn, err := net.Dial("tcp", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			peer := Endpoint{QPN: 0x1234, GID: gidOf(testaddr.Take(t, 1)[0].String())}
+			n := cfg.withDefaults().QPs
+			if err := (link{conn, service}).sendEndpoints(slices.Repeat([]Endpoint{peer}, n)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := (link{conn, service}).recvEndpoints(n); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.Write([]byte(doneMessage)); err != nil {
+				t.Fatal(err)
+			}
+			conn.Close()
+			if o := <-served; !errors.Is(o.err, errStalled) || errors.Is(o.err, errLost) != lost {
+				t.Errorf("server: got %v, want errStalled, and errLost: %v", o.err, lost)
+			}
+		})
 	}
 }
 
