@@ -122,6 +122,9 @@ func printDevice(w io.Writer, info *deviceInfo) {
 	row("\t", "max_pkeys", d.MaxPKeys)
 	row("\t", "local_ca_ack_delay", d.LocalCAAckDelay)
 	row("\t", "num_comp_vectors", d.NumCompVectors)
+	printODP(w, d)
+	row("\t", "completion timestamp_mask", fmt.Sprintf("0x%016x", d.CompletionTimestampMask))
+	row("\t", "hca_core_clock", fmt.Sprintf("%dkHZ", d.HCACoreClock))
 	fmt.Fprintf(w, "\t\tport:\t1\n")
 	printPort(p, func(name string, v any) { row("\t\t\t", name, v) })
 	for _, g := range info.GIDs {
@@ -146,6 +149,44 @@ var deviceCaps = []struct {
 	{1 << 17, "MEM_WINDOW"},
 	{1 << 21, "MEM_MGT_EXTENSIONS"},
 	{1 << 24, "MEM_WINDOW_TYPE_2B"},
+}
+
+// odpCaps names the bits of what a transport's operations may do with memory on
+// demand (ibv_query_device_ex(3), enum ibv_odp_transport_cap_bits).
+var odpCaps = []struct {
+	flag uint32
+	name string
+}{
+	{verbs.ODPSupportSend, "SUPPORT_SEND"},
+	{verbs.ODPSupportRecv, "SUPPORT_RECV"},
+	{verbs.ODPSupportWrite, "SUPPORT_WRITE"},
+	{verbs.ODPSupportRead, "SUPPORT_READ"},
+	{verbs.ODPSupportAtomic, "SUPPORT_ATOMIC"},
+	{verbs.ODPSupportSRQRecv, "SUPPORT_SRQ"},
+}
+
+func printODP(w io.Writer, d *verbs.DeviceAttr) {
+	fmt.Fprintf(w, "\tgeneral_odp_caps:\n")
+	if d.ODPGeneral&verbs.ODPSupport != 0 {
+		fmt.Fprintf(w, "\t\t\t\t\tODP_SUPPORT\n")
+	}
+	if d.ODPGeneral&verbs.ODPSupportImplicit != 0 {
+		fmt.Fprintf(w, "\t\t\t\t\tODP_SUPPORT_IMPLICIT\n")
+	}
+	for _, t := range []struct {
+		name string
+		caps uint32
+	}{{"rc", d.ODPRC}, {"uc", d.ODPUC}, {"ud", d.ODPUD}} {
+		fmt.Fprintf(w, "\t%s_odp_caps:\n", t.name)
+		if t.caps == 0 {
+			fmt.Fprintf(w, "\t\t\t\t\tNO SUPPORT\n")
+		}
+		for _, c := range odpCaps {
+			if t.caps&c.flag != 0 {
+				fmt.Fprintf(w, "\t\t\t\t\t%s\n", c.name)
+			}
+		}
+	}
 }
 
 func printPort(p *verbs.PortAttr, row func(string, any)) {
