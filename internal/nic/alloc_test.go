@@ -48,14 +48,17 @@ func TestLossDoesNotAllocate(t *testing.T) {
 				}
 				run(rounds/2, size)
 				sent := func() uint64 { _, x := a.stats(); _, y := b.stats(); return x + y }
-				again := sent()
 				var before, after runtime.MemStats
-				runtime.GC()
-				runtime.ReadMemStats(&before)
-				run(rounds, size)
-				runtime.ReadMemStats(&after)
+				start, again := sent(), uint64(0)
+				for try := 0; try < 5 && again == 0; try++ { // chance may spare all packets of one
+					runtime.GC()
+					runtime.ReadMemStats(&before)
+					run(rounds, size)
+					runtime.ReadMemStats(&after)
+					again = sent() - start
+				}
 				n := after.Mallocs - before.Mallocs
-				if again = sent() - again; again == 0 {
+				if again == 0 {
 					t.Errorf("%d bytes: nothing was sent again: the case shows nothing", size)
 				}
 				t.Logf("%d allocations for %d requests of %d bytes, %d packets sent again", n, rounds, size, again)
