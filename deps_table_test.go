@@ -32,9 +32,10 @@ const (
 	cobra      = "github.com/spf13/cobra"
 	pflag      = "github.com/spf13/pflag"
 	prometheus = "github.com/prometheus/client_golang"
+	xnet       = "golang.org/x/net"
 )
 
-var modules = []string{gopacket, water, netlink, netns, cobra, pflag, prometheus}
+var modules = []string{gopacket, water, netlink, netns, cobra, pflag, prometheus, xnet}
 
 // impure are the calls that a pure package may not make.
 var impure = map[string]string{
@@ -109,7 +110,7 @@ var (
 	// edgeTests is what the tests of the other packages may use.
 	edgeTests = []string{"internal/simnet", "internal/capture", "internal/testaddr", "internal/testnet", "internal/testmatrix", "internal/featuretest", gopacket, netlink, netns}
 	// public is what a program outside of this module could import.
-	public = join(leaves, []string{"pkg/bth/bthlayer", "pkg/verbs", "pkg/rdmacm", "pkg/adapter"})
+	public = join(leaves, []string{"pkg/bth/bthlayer", "pkg/verbs", "pkg/rdmacm", "pkg/rdmanet", "pkg/adapter"})
 )
 
 var rules = []rule{
@@ -188,11 +189,19 @@ var rules = []rule{
 
 	{
 		path: "pkg/verbs", is: "what a program holds, in the verbs manual's terms", never: "the engine",
-		may: join(leaves, []string{"internal/uapi", "internal/shm", "internal/shm/foreign"}), testsMay: join(edgeTests, []string{"pkg/adapter"}), unix: true,
+		may: join(leaves, []string{"internal/uapi", "internal/devctl", "internal/shm", "internal/shm/foreign"}), testsMay: join(edgeTests, []string{"pkg/adapter"}), unix: true,
+	},
+	{
+		path: "internal/devctl", is: "a device's control connection, for the packages beside pkg/verbs", never: "what a request means",
+		may: []string{"internal/uapi"},
 	},
 	{
 		path: "pkg/rdmacm", is: "addresses and connections for a program", never: "MAD layouts",
-		may: join(leaves, []string{"pkg/verbs", "internal/uapi"}), testsMay: join(edgeTests, []string{"pkg/adapter"}),
+		may: join(leaves, []string{"pkg/verbs", "internal/devctl", "internal/uapi", "internal/cm"}), testsMay: join(edgeTests, []string{"pkg/adapter", "internal/shm"}), unix: true,
+	},
+	{
+		path: "pkg/rdmanet", is: "net.Conn and net.Listener over RDMA", never: "what only an adapter knows",
+		may: join(leaves, []string{"pkg/verbs", "pkg/rdmacm"}), testsMay: join(edgeTests, []string{"pkg/adapter", xnet}), unix: true,
 	},
 	{
 		path: "pkg/adapter", is: "an adapter inside the program's own process", never: "a second data path",
