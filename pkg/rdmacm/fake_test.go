@@ -250,10 +250,9 @@ func (f *fake) qpAttr(body []byte) (uapi.Body, []int, unix.Errno) {
 	var m uapi.CMValueRequest
 	check(f.t, m.Decode(body))
 	a := qpstate.Attr{State: qpstate.State(m.Value)}
-	switch a.State {
-	case qpstate.RTR:
+	if a.State == qpstate.RTR {
 		a.MaxDestRDAtomic = 7
-	case qpstate.RTS:
+	} else if a.State == qpstate.RTS {
 		a.MaxRDAtomic = 9
 	}
 	return &uapi.QPAttrCMReply{Mask: qpstate.MaskState, Attr: a}, nil, 0

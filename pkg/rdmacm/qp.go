@@ -1,8 +1,6 @@
 package rdmacm
 
 import (
-	"sync"
-
 	"github.com/softroce/softroce/internal/uapi"
 	"github.com/softroce/softroce/pkg/verbs"
 )
@@ -10,11 +8,9 @@ import (
 // sharedPD is the protection domain of a channel's identifiers whose program
 // gives none.
 type sharedPD struct {
-	pd *verbs.PD
-
-	mu   sync.Mutex
-	uses int
+	pd   *verbs.PD
 	ch   *EventChannel
+	uses int // guarded by the channel's mu
 }
 
 // defaultPD gives the channel's protection domain, made at its first use.
