@@ -26,6 +26,7 @@ type EventChannel struct {
 	ids     map[uint32]*ID
 	skip    map[uint32]uint32     // unread records of destroyed identifiers, by handle
 	forward map[uint32]*forwarded // those of migrated ones
+	moving  map[uint32][]held     // of identifiers whose former channel has older ones to hand on
 	pending []held                // were read, or come from another channel
 	kick    context.CancelFunc    // ends the wait of the reader; nil when none waits
 	closed  bool
@@ -55,7 +56,7 @@ func NewEventChannel(dev *verbs.Device) (*EventChannel, error) {
 	}
 	return &EventChannel{
 		dev: dev, ctl: ctl, handle: handle, rec: rec, turn: make(chan struct{}, 1),
-		ids: make(map[uint32]*ID), skip: make(map[uint32]uint32), forward: make(map[uint32]*forwarded),
+		ids: make(map[uint32]*ID), skip: make(map[uint32]uint32), forward: make(map[uint32]*forwarded), moving: make(map[uint32][]held),
 	}, nil
 }
 
@@ -134,7 +135,7 @@ func (ch *EventChannel) next(ctx context.Context) (*held, error) {
 	cancel()
 	switch {
 	case err == nil:
-		return ch.take(b[:]), nil
+		return ch.inTurn(ch.take(b[:])), nil
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case kicked:
@@ -156,6 +157,17 @@ func (ch *EventChannel) tryNext() (*held, error) {
 		return nil, err
 	}
 	return ch.take(b[:]), nil
+}
+
+// inTurn gives what came from another channel while h was read before h.
+func (ch *EventChannel) inTurn(h *held) *held {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if h == nil || len(ch.pending) == 0 {
+		return h
+	}
+	ch.pending = append(ch.pending, *h)
+	return ch.popPending()
 }
 
 func (ch *EventChannel) popPending() *held {
@@ -182,16 +194,19 @@ func (ch *EventChannel) take(b []byte) *held {
 	if !ok {
 		return nil
 	}
-	h, to := ch.sort(rec)
-	if to != nil {
-		to.push(h.rec, h.base)
-		return nil
+	h, f := ch.sort(rec)
+	if f == nil {
+		return h
 	}
-	return h
+	f.to.push(*h)
+	if f.n == 0 {
+		f.to.moved(subject(&rec))
+	}
+	return nil
 }
 
-// sort counts a record, and says whose it is when it is another channel's.
-func (ch *EventChannel) sort(rec uapi.CMRecord) (h *held, to *EventChannel) {
+// sort counts a record, and says to whom it is handed on, if it is.
+func (ch *EventChannel) sort(rec uapi.CMRecord) (*held, *forwarded) {
 	s := subject(&rec)
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -207,12 +222,16 @@ func (ch *EventChannel) sort(rec uapi.CMRecord) (h *held, to *EventChannel) {
 		if f.n--; f.n == 0 {
 			delete(ch.forward, s)
 		}
-		return &held{rec, ch.handOn(&rec, f.to)}, f.to
+		return &held{rec, ch.handOn(&rec, f.to)}, f
 	case id == nil:
 		ch.refuse(&rec)
 		return nil, nil
 	}
 	id.read++
+	if later, ok := ch.moving[s]; ok {
+		ch.moving[s] = append(later, held{rec: rec})
+		return nil, nil
+	}
 	return &held{rec: rec}, nil
 }
 
@@ -242,14 +261,27 @@ func (ch *EventChannel) handOn(rec *uapi.CMRecord, to *EventChannel) uint32 {
 	return rep.Events
 }
 
-// push gives a record of another channel's pipe to this one.
-func (ch *EventChannel) push(rec uapi.CMRecord, base uint32) {
+// push gives records of another channel's pipe to this one.
+func (ch *EventChannel) push(h ...held) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
-	ch.pending = append(ch.pending, held{rec, base})
-	if ch.kick != nil {
+	ch.keep(h)
+}
+
+// keep appends to what a reader takes first. The caller holds mu.
+func (ch *EventChannel) keep(h []held) {
+	if ch.pending = append(ch.pending, h...); len(h) > 0 && ch.kick != nil {
 		ch.kick()
 	}
+}
+
+// moved says that an identifier's former channel has handed everything on: what
+// came here meanwhile is next.
+func (ch *EventChannel) moved(handle uint32) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	ch.keep(ch.moving[handle])
+	delete(ch.moving, handle)
 }
 
 // pump reads what is in the pipe until nothing of h is to be forwarded, and
@@ -283,15 +315,16 @@ func (ch *EventChannel) pump(h uint32) {
 // left accounts for an identifier that leaves the channel, of which the adapter
 // wrote so many records in all. It returns how many of them are unread in the
 // pipe, and those that were read and not returned. The caller holds mu.
-func (ch *EventChannel) left(id *ID, written uint32) (unread uint32, kept []uapi.CMRecord) {
+func (ch *EventChannel) left(id *ID, written uint32) (unread uint32, kept []held) {
 	if ch.ids[id.handle] == id {
 		delete(ch.ids, id.handle)
 	}
+	delete(ch.moving, id.handle)
 	ch.pending = slices.DeleteFunc(ch.pending, func(r held) bool {
 		if subject(&r.rec) != id.handle {
 			return false
 		}
-		kept = append(kept, r.rec)
+		kept = append(kept, r)
 		return true
 	})
 	if unread = written - id.read; unread >= 1<<31 {

@@ -143,46 +143,44 @@ func (id *ID) Migrate(to *EventChannel) error {
 		return nil
 	}
 	id.acks.wait(id.ctl.Done())
-	unread, kept, err := id.switchTo(from, to)
+	unread, err := id.switchTo(from, to)
 	if err != nil {
 		return err
 	}
 	id.mu.Lock()
 	id.ch = to
 	id.mu.Unlock()
-	for _, rec := range kept {
-		to.push(rec, 0)
-	}
-	if unread > 0 {
+	if unread {
 		from.pump(id.handle)
 	}
 	return nil
 }
 
-// switchTo has the adapter write the identifier's events to another channel. It
-// returns how many are unread in the former one's pipe, which hands them on, and
-// those that were read and not returned.
-func (id *ID) switchTo(from, to *EventChannel) (unread uint32, kept []uapi.CMRecord, err error) {
+// switchTo has the adapter write the identifier's events to another channel.
+// unread: some are in the former one's pipe, which hands them on.
+func (id *ID) switchTo(from, to *EventChannel) (unread bool, err error) {
 	const op = "migrate id"
 	for _, ch := range inOrder(from, to) {
 		ch.mu.Lock()
 		defer ch.mu.Unlock()
 	}
 	if to.closed {
-		return 0, nil, invalid(op, "the channel is destroyed")
+		return false, invalid(op, "the channel is destroyed")
 	}
 	var rep uapi.CMEventsReply
 	req := uapi.CMValueRequest{ID: id.handle, Value: to.handle}
 	if err := id.request(op, uapi.OpMigrateCM, &req, &rep); err != nil {
-		return 0, nil, err
+		return false, err
 	}
-	unread, kept = from.left(id, rep.Events)
-	if unread > 0 {
-		from.forward[id.handle] = &forwarded{to: to, n: unread}
+	n, kept := from.left(id, rep.Events)
+	to.ids[id.handle] = id
+	to.keep(kept)
+	if n > 0 {
+		from.forward[id.handle] = &forwarded{to: to, n: n}
+		to.moving[id.handle] = nil
 	}
 	id.read = rep.Events // the others count as read
-	to.ids[id.handle] = id
-	return unread, kept, nil
+	return n > 0, nil
 }
 
 // inOrder is the order in which two channels of a device are locked.
