@@ -155,7 +155,7 @@ func (w *wire) lacks(shows map[string]int) string {
 }
 
 // Upper protocols that tshark guesses from a payload; what it then calls malformed is none of ours.
-var guessing = []string{"rpcordma", "smb_direct", "nvme-rdma", "iser", "infiniband.eoib", "smc", "lnet"}
+var guessing = []string{"rpcordma", "smb_direct", "nvme-rdma", "iser", "infiniband.eoib", "smc", "lnet", "loop"}
 
 // tsharkCheck has tshark read a capture: every packet must be InfiniBand to it, and none malformed or an error.
 func tsharkCheck(ctx context.Context, file string, packets int) error {

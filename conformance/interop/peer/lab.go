@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 )
@@ -16,6 +17,7 @@ import (
 type testCase struct {
 	name, about string
 	impaired    bool
+	loss        string // of an impaired case; impairment when it is empty
 	shows       map[string]int
 	run         func(ctx context.Context, log logf) error
 }
@@ -66,11 +68,18 @@ func (l *lab) cases() []testCase {
 			})
 		}
 	}
-	for _, c := range verbsCases {
+	for _, c := range slices.Concat(verbsCases, serviceCases) {
+		name := c.name
+		if !strings.Contains(name, "/") {
+			name = "verbs/" + name
+		}
 		for _, requester := range []string{"guest", other} {
+			if c.ours && (requester != "guest" || l.reference) {
+				continue
+			}
 			cases = append(cases, testCase{
-				name: "verbs/" + c.name + "/" + requester + "-requests", about: c.about,
-				impaired: c.impaired, shows: c.shows,
+				name: name + "/" + requester + "-requests", about: c.about,
+				impaired: c.impaired, loss: c.loss, shows: c.shows,
 				run: func(_ context.Context, log logf) error { return l.verbs(c, requester == "guest", log) },
 			})
 		}
@@ -229,7 +238,7 @@ func newLog(file *os.File) logf {
 // recorded plays the case between the start and the end of a capture and checks what was captured.
 func (l *lab) recorded(ctx context.Context, c testCase, pcap string, log logf) error {
 	if c.impaired {
-		if err := l.guest.must(ctx, "impair on "+impairment); err != nil {
+		if err := l.guest.must(ctx, "impair on "+cmp.Or(c.loss, impairment)); err != nil {
 			return err
 		}
 		defer func() {
@@ -306,7 +315,7 @@ func (l *lab) check(ctx context.Context, c testCase, pcap string, missed int, pa
 		if text := w.lacks(c.shows); text != "" {
 			return errors.New(text)
 		}
-		if c.impaired && w.count["again"] == 0 {
+		if c.impaired && c.loss == "" && w.count["again"] == 0 {
 			return errors.New("no packet was sent again: the guest's loss does not work")
 		}
 	}

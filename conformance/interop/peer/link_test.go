@@ -2,161 +2,23 @@ package main
 
 import (
 	"encoding/binary"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// wireless is an End that executes at once in its peer's memory: enough of an adapter to try the judge on. fault, when set,
-// may bend what it does, as a wrong adapter would.
-type wireless struct {
-	mem   []byte
-	peer  *wireless
-	recvs []recvWR
-	wcs   []completion
-	state int
-	fault func(w *wireless, wr *sendWR)
-}
-
-const fakeAddr = 0x10000
-
-func (w *wireless) Open(o openRequest) (identity, error) {
-	w.mem = make([]byte, o.Size)
-	return identity{QPN: 7, GID: "::1", Addr: fakeAddr, RKey: 0x100}, nil
-}
-func (w *wireless) Connect(connectRequest) error { return nil }
-func (w *wireless) State() (int, error)          { return w.state, nil }
-func (w *wireless) Close()                       {}
-
-func (w *wireless) Break() error {
-	w.state = stateErr
-	for _, r := range w.recvs {
-		w.done(completion{ID: r.ID, Status: statusFlushed})
-	}
-	w.recvs = nil
-	return nil
-}
-
-func (w *wireless) WriteMem(off int, b []byte) error {
-	copy(w.mem[off:], b)
-	return nil
-}
-func (w *wireless) ReadMem(off, n int) ([]byte, error) { return w.mem[off : off+n], nil }
-
-func (w *wireless) PostRecv(wrs []recvWR) error {
-	w.recvs = append(w.recvs, wrs...)
-	return nil
-}
-
-func (w *wireless) done(c completion) {
-	c.QPN = 7
-	w.wcs = append(w.wcs, c)
-}
-
-func (w *wireless) Poll(count, _ int) ([]completion, error) {
-	n := min(count, len(w.wcs))
-	got := w.wcs[:n]
-	w.wcs = w.wcs[n:]
-	return got, nil
-}
-
-func (w *wireless) PostSend(wrs []sendWR) error {
-	for _, wr := range wrs {
-		if w.state == stateErr {
-			w.done(completion{ID: wr.ID, Status: statusFlushed})
-			continue
-		}
-		if w.fault != nil {
-			w.fault(w, &wr)
-		}
-		w.execute(wr)
-	}
-	return nil
-}
-
-func (w *wireless) execute(wr sendWR) {
-	if wr.Op > opWriteImm && wr.Op < opRead || wr.Op == opWriteImm {
-		if len(w.peer.recvs) == 0 {
-			w.done(completion{ID: wr.ID, Status: statusRNRRetryExc})
-			w.state = stateErr
-			return
-		}
-	} else if wr.RKey != 0x100 || int(wr.Addr-fakeAddr)+total(wr.SGEs) > len(w.peer.mem) {
-		w.done(completion{ID: wr.ID, Status: statusRemAccess})
-		w.state = stateErr
-		_ = w.peer.Break()
-		return
-	}
-	var data []byte
-	for _, g := range wr.SGEs {
-		data = append(data, w.mem[g[0]:][:g[1]]...)
-	}
-	at := int(wr.Addr - fakeAddr)
-	var old []byte
-	switch wr.Op {
-	case opSend, opSendImm:
-		spread(w.peer.mem, w.peer.recvs[0].SGEs, data)
-	case opWrite, opWriteImm:
-		copy(w.peer.mem[at:], data)
-	default:
-		old = append(old, w.peer.mem[at:][:total(wr.SGEs)]...)
-		if v := w.peer.mem[at:]; wr.Op == opFetchAdd {
-			binary.LittleEndian.PutUint64(v, binary.LittleEndian.Uint64(v)+wr.CompareAdd)
-		} else if wr.Op == opCmpSwap && binary.LittleEndian.Uint64(v) == wr.CompareAdd {
-			binary.LittleEndian.PutUint64(v, wr.Swap)
-		}
-		spread(w.mem, wr.SGEs, old)
-	}
-	if wr.Op == opSend || wr.imm() {
-		c := completion{ID: w.peer.recvs[0].ID, Op: wcRecv, Len: len(data)}
-		if wr.imm() {
-			c.Flags, c.Imm = wcFlagImm, wr.Imm
-		}
-		if wr.Op == opWriteImm {
-			c.Op = wcRecvImm
-		}
-		w.peer.recvs = w.peer.recvs[1:]
-		w.peer.done(c)
-	}
-	if wr.Flags&flagSignaled != 0 {
-		w.done(completion{ID: wr.ID, Op: wcOpcode[wr.Op]})
-	}
-}
-
-func spread(mem []byte, sges []span, b []byte) {
-	for _, g := range sges {
-		b = b[copy(mem[g[0]:][:g[1]], b):]
-	}
-}
-
-// judge plays a case between two of them and returns the reason why it failed, or "".
-func judge(c verbsCase, fault func(w *wireless, wr *sendWR)) (reason string) {
-	a, b := &wireless{fault: fault}, &wireless{}
-	a.peer, b.peer = b, a
-	defer func() {
-		switch r := recover().(type) {
-		case nil:
-		case failure:
-			reason = r.text
-		default:
-			panic(r)
-		}
-	}()
-	l := newLink(c.name, c.setup, &side{name: "a", end: a}, &side{name: "b", end: b}, func(string, ...any) {})
-	c.run(l)
-	return ""
-}
-
 // Cases that need a wire: time, a refusal that the fake does not know, or several connections.
 var needWire = map[string]bool{
+	"srq/rc": true, "uc/loss-send": true, "uc/loss-write": true,
 	"rnr": true, "retry-exceeded": true, "receive-too-small": true, "connections": true, "no-write-right": true, "no-read-right": true,
 }
 
 func TestCasesPassOnARightAdapter(t *testing.T) {
-	for _, c := range verbsCases {
+	for _, c := range slices.Concat(verbsCases, serviceCases) {
 		if needWire[c.name] {
 			continue
 		}
-		if reason := judge(c, nil); reason != "" {
+		if reason := judge(c, nil, ""); reason != "" {
 			t.Errorf("%s: %s", c.name, reason)
 		}
 	}
@@ -215,7 +77,7 @@ func TestJudgeSeesFaults(t *testing.T) {
 				if c.name != row.inCase {
 					continue
 				}
-				if reason := judge(c, row.fault); !strings.Contains(reason, row.reason) {
+				if reason := judge(c, row.fault, ""); !strings.Contains(reason, row.reason) {
 					t.Errorf("case %s with the fault: got %q, want a failure with %q", c.name, reason, row.reason)
 				}
 				return
@@ -224,3 +86,96 @@ func TestJudgeSeesFaults(t *testing.T) {
 		})
 	}
 }
+
+// Each fault of the other services, of shared receive queues and of windows must, too.
+func TestJudgeSeesFaultsOfServices(t *testing.T) {
+	for _, row := range []struct{ bad, inCase, reason string }{
+		{"no checksum", "ud/send", "checksum is wrong"},
+		{"another source", "ud/send", "other addresses"},
+		{"another source", "ud/send-ipv6", "other addresses"},
+		{"no header flag", "ud/send", "want id"},
+		{"a length without the header", "ud/send", "want id"},
+		{"another sender", "ud/send", "want id"},
+		{"any Q_Key", "ud/qkey", "bytes of the region are wrong"},
+		{"any group", "ud/mcast", "one completion too many"},
+		{"receives out of order", "srq/ud", "waits although the later"},
+		{"an early event", "srq/ud", "before fewer receives than the limit"},
+		{"no event", "srq/ud", "did not come"},
+		{"another queue pair", "srq/ud", "no message is due"},
+		{"the old key stays", "memory/mw1", "before and after the bind"},
+		{"a window without bounds", "memory/mw1", "want id"},
+		{"a window without bounds", "memory/mw2", "want id"},
+		{"the key stays", "memory/local-inv", "want id"},
+		{"the key stays", "memory/send-inv", "want id"},
+		{"no invalidated key", "memory/send-inv", "want id"},
+		{"another invalidated key", "memory/send-inv", "want id"},
+		{"rights stay", "memory/rereg", "want id"},
+	} {
+		t.Run(row.inCase+"/"+row.bad, func(t *testing.T) {
+			i := slices.IndexFunc(serviceCases, func(c verbsCase) bool { return c.name == row.inCase })
+			if i < 0 {
+				t.Fatalf("no case %s", row.inCase)
+			}
+			if reason := judge(serviceCases[i], nil, row.bad); !strings.Contains(reason, row.reason) {
+				t.Errorf("got %q, want a failure with %q", reason, row.reason)
+			}
+		})
+	}
+}
+
+// TestLossIsJudged: an unreliable connection may lose messages whole. Nothing else is right, and no loss at all neither.
+func TestLossIsJudged(t *testing.T) {
+	dropped := func(wr *sendWR) bool { return wr.ID%3 == 0 && wr.imm() }
+	drop := func(wr *sendWR) { *wr = sendWR{Op: opLocalInv} }
+	for _, row := range []struct {
+		name, reason string
+		fault        func(w *wireless, wr *sendWR)
+	}{
+		{"whole messages lost", "", func(*wireless, *sendWR) {}},
+		{"nothing lost", "there was no loss", func(_ *wireless, wr *sendWR) { wr.Flags |= keep }},
+		{"a wrong byte", "", func(w *wireless, wr *sendWR) {
+			if wr.ID == 7 {
+				w.mem[wr.SGEs[0][0]+3] ^= 1
+			}
+		}},
+		{"a message twice", "arrived where at least", func(w *wireless, wr *sendWR) {
+			if wr.ID == 7 {
+				w.execute(sendWR{Op: wr.Op, SGEs: wr.SGEs, Imm: wr.Imm, Addr: wr.Addr, RKey: wr.RKey})
+			}
+		}},
+		{"a byte beside the messages", "bytes of the region are wrong", func(w *wireless, wr *sendWR) {
+			if wr.ID == 7 {
+				w.peer.mem[len(w.mem)-1]++
+			}
+		}},
+		{"its beginning only", "want id", func(_ *wireless, wr *sendWR) {
+			if wr.ID == 7 {
+				wr.SGEs = []span{{wr.SGEs[0][0], 10}}
+			}
+		}},
+	} {
+		for _, name := range []string{"uc/loss-send", "uc/loss-write"} {
+			t.Run(name+"/"+row.name, func(t *testing.T) {
+				i := slices.IndexFunc(serviceCases, func(c verbsCase) bool { return c.name == name })
+				reason := judge(serviceCases[i], func(w *wireless, wr *sendWR) {
+					row.fault(w, wr)
+					if dropped(wr) && wr.Flags&keep == 0 {
+						w.done(completion{ID: wr.ID, Op: wcOpcode[wr.Op]})
+						drop(wr)
+					}
+					wr.Flags &^= keep
+				}, "")
+				if row.name == "a wrong byte" {
+					if reason == "" {
+						t.Error("a wrong byte was not seen")
+					}
+				} else if reason != row.reason && (row.reason == "" || !strings.Contains(reason, row.reason)) {
+					t.Errorf("got %q, want %q", reason, row.reason)
+				}
+			})
+		}
+	}
+}
+
+// keep marks a request that the test does not drop.
+const keep = 1 << 20

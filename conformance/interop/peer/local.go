@@ -17,9 +17,14 @@ type localEnd struct {
 	pd  *verbs.PD
 	cq  *verbs.CQ
 	mr  *verbs.MR
-	qp  *verbs.QP
+	srq *verbs.SRQ // nil: each queue pair has its own receives
+	qps []*verbs.QP
 	gid int
 	log logf
+
+	ahs []*verbs.AH
+	mws []*verbs.MW
+	wcs map[uint64]verbs.WC // by the request's id
 }
 
 // depth of the queues: more than any case has outstanding.
@@ -30,7 +35,7 @@ func (d *daemon) newEnd(log logf) (End, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &localEnd{d: d, dev: dev, log: log}, nil
+	return &localEnd{d: d, dev: dev, log: log, wcs: map[uint64]verbs.WC{}}, nil
 }
 
 // gid is the index of the daemon's IPv4 or IPv6 GID.
@@ -80,19 +85,36 @@ func (e *localEnd) Open(o openRequest) (identity, error) {
 	if err != nil {
 		return id, err
 	}
-	e.qp, err = e.pd.CreateQP(&verbs.QPInitAttr{
-		Type: verbs.RC, SendCQ: e.cq, RecvCQ: e.cq,
+	if o.SRQ > 0 {
+		if e.srq, err = e.pd.CreateSRQ(verbs.SRQAttr{MaxWR: uint32(o.SRQ), MaxSGE: 4}); err != nil {
+			return id, err
+		}
+	}
+	id = identity{GID: netip.AddrFrom16(gid).StringExpanded(), Addr: e.mr.Addr(), RKey: uint32(e.mr.RKey())}
+	for range o.QPs {
+		qp, err := e.newQP(o)
+		if err != nil {
+			return id, err
+		}
+		e.qps = append(e.qps, qp)
+		id.QPNs = append(id.QPNs, uint32(qp.Num()))
+	}
+	return id, nil
+}
+
+// newQP makes a queue pair in INIT, or, for datagrams, in RTS.
+func (e *localEnd) newQP(o openRequest) (*verbs.QP, error) {
+	qp, err := e.pd.CreateQP(&verbs.QPInitAttr{
+		Type: verbs.QPType(o.Type), SendCQ: e.cq, RecvCQ: e.cq, SRQ: e.srq,
 		Cap: verbs.QPCap{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInlineData: uint32(o.Inline)},
 	})
 	if err != nil {
-		return id, err
+		return nil, err
 	}
-	if err := e.qp.ToInit(accessWrite | accessRead | accessAtomic); err != nil {
-		return id, err
+	if o.Type == typeUD {
+		return qp, qp.ReadyUD(verbs.QKey(o.QKey), 0)
 	}
-	return identity{
-		QPN: uint32(e.qp.Num()), GID: netip.AddrFrom16(gid).StringExpanded(), Addr: e.mr.Addr(), RKey: uint32(e.mr.RKey()),
-	}, nil
+	return qp, qp.ToInit(accessWrite | accessRead | accessAtomic)
 }
 
 func (e *localEnd) Connect(c connectRequest) error {
@@ -100,7 +122,7 @@ func (e *localEnd) Connect(c connectRequest) error {
 	if err != nil {
 		return err
 	}
-	return e.qp.ConnectRC(
+	return e.qps[c.QP].Connect(
 		verbs.RCPeer{QPN: verbs.QPN(c.QPN), PSN: verbs.PSN(c.RQPSN), GID: bth.GIDFromAddr(addr.Unmap())},
 		verbs.RCConfig{
 			SGIDIndex: uint8(e.gid), PSN: verbs.PSN(c.SQPSN), MTU: verbs.MTU(c.MTU), MaxRDAtomic: uint8(c.RDAtomic),
@@ -121,21 +143,35 @@ func (e *localEnd) PostRecv(wrs []recvWR) error {
 	for _, w := range wrs {
 		list = append(list, verbs.RecvWR{WRID: w.ID, SGList: e.sges(w.SGEs)})
 	}
-	n, err := e.qp.PostRecv(list...)
+	post := e.qps[0].PostRecv
+	if e.srq != nil {
+		post = e.srq.PostRecv
+	}
+	n, err := post(list...)
 	return posted(n, len(wrs), err)
 }
 
 func (e *localEnd) PostSend(wrs []sendWR) error {
-	list := make([]verbs.SendWR, 0, len(wrs))
+	lists := make([][]verbs.SendWR, len(e.qps))
 	for _, w := range wrs {
-		list = append(list, verbs.SendWR{
+		wr := verbs.SendWR{
 			WRID: w.ID, Opcode: verbs.WROpcode(w.Op), Flags: verbs.SendFlags(w.Flags), ImmData: w.Imm, RemoteAddr: w.Addr,
 			RKey: verbs.RKey(w.RKey), CompareAdd: w.CompareAdd, Swap: w.Swap, SGList: e.sges(w.SGEs),
-		})
+			InvalidateRKey: verbs.RKey(w.Inv), RemoteQPN: verbs.QPN(w.RemoteQPN), RemoteQKey: verbs.QKey(w.QKey),
+		}
+		if w.RemoteQPN != 0 {
+			wr.AH = e.ahs[w.AH].Handle()
+		}
+		lists[w.QP] = append(lists[w.QP], wr)
 		e.log("softroce: post %+v", w)
 	}
-	n, err := e.qp.PostSend(list...)
-	return posted(n, len(wrs), err)
+	for i, list := range lists {
+		n, err := e.qps[i].PostSend(list...)
+		if err := posted(n, len(list), err); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func posted(n, of int, err error) error {
@@ -156,8 +192,9 @@ func (e *localEnd) Poll(count, ms int) ([]completion, error) {
 		for _, w := range wcs[:n] {
 			c := completion{
 				ID: w.WRID, Status: int(w.Status), Op: int(w.Opcode), Len: int(w.ByteLen), Flags: int(w.Flags), Imm: w.ImmData,
-				QPN: uint32(w.QPN),
+				QPN: uint32(w.QPN), SrcQP: uint32(w.SrcQP), Inv: w.InvalidatedRKey,
 			}
+			e.wcs[w.WRID] = w
 			e.log("softroce: %v", c)
 			got = append(got, c)
 		}
@@ -182,7 +219,7 @@ func (e *localEnd) ReadMem(off, n int) ([]byte, error) {
 }
 
 func (e *localEnd) State() (int, error) {
-	a, err := e.qp.Query()
+	a, err := e.qps[0].Query()
 	return int(a.State), err
 }
 
@@ -190,7 +227,7 @@ func (e *localEnd) State() (int, error) {
 const maskState verbs.QPAttrMask = 1
 
 func (e *localEnd) Break() error {
-	return e.qp.Modify(&verbs.QPAttr{State: verbs.StateErr}, maskState)
+	return e.qps[0].Modify(&verbs.QPAttr{State: verbs.StateErr}, maskState)
 }
 
 // Close ends the program's life with the daemon; what it held goes with it.

@@ -122,6 +122,70 @@ func (r *remoteEnd) State() (int, error) {
 
 func (r *remoteEnd) Break() error { return r.call("break", struct{}{}, nil, 0) }
 
+func (r *remoteEnd) Handle(gid string) (int, error) {
+	var answer struct{ AH int }
+	err := r.call("ah", struct {
+		GID string `json:"gid"`
+	}{gid}, &answer, 0)
+	return answer.AH, err
+}
+
+func (r *remoteEnd) Answer(id uint64, off int) (int, error) {
+	var answer struct{ AH int }
+	err := r.call("answer", struct {
+		ID  uint64 `json:"id"`
+		Off int    `json:"off"`
+	}{id, off}, &answer, 0)
+	return answer.AH, err
+}
+
+func (r *remoteEnd) Group(gid string, join bool) error {
+	return r.call("group", struct {
+		GID  string `json:"gid"`
+		Join bool   `json:"join"`
+	}{gid, join}, nil, 0)
+}
+
+func (r *remoteEnd) Window(typ int) (int, uint32, error) {
+	var answer struct {
+		MW   int
+		RKey uint32
+	}
+	err := r.call("window", struct {
+		Type int `json:"type"`
+	}{typ}, &answer, 0)
+	return answer.MW, answer.RKey, err
+}
+
+// key calls for something whose answer is a key.
+func (r *remoteEnd) key(what string, request any) (uint32, error) {
+	var answer struct{ RKey uint32 }
+	err := r.call(what, request, &answer, 0)
+	return answer.RKey, err
+}
+
+func (r *remoteEnd) Bind(b bindWR) (uint32, error) { return r.key("bind", b) }
+
+func (r *remoteEnd) Rereg(access int) (uint32, error) {
+	return r.key("rereg", struct {
+		Access int `json:"access"`
+	}{access})
+}
+
+func (r *remoteEnd) Limit(limit int) error {
+	return r.call("limit", struct {
+		Limit int `json:"limit"`
+	}{limit}, nil, 0)
+}
+
+func (r *remoteEnd) Event(ms int) (int, error) {
+	var answer struct{ Event int }
+	err := r.call("event", struct {
+		MS int `json:"ms"`
+	}{ms}, &answer, time.Duration(ms)*time.Millisecond)
+	return answer.Event, err
+}
+
 func (r *remoteEnd) Close() { _ = r.conn.Close() }
 
 // short cuts what a log line need not show: the bytes of memory.

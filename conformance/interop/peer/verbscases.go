@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/binary"
 	"math"
-	"strings"
 )
 
 // A verbsCase is played once from each end.
@@ -15,8 +14,11 @@ type verbsCase struct {
 	// connections is how many links the case has at once, 0 for one; runMany plays on all of them then.
 	connections int
 	runMany     func(ls []*link)
-	// impaired cases run while the guest drops, doubles and reorders packets both ways.
+	// impaired cases run while the guest drops, doubles and reorders packets both ways, as impairment says or as loss does.
 	impaired bool
+	loss     string
+	// ours: the responder must be softroce, rxe 6.1 does not have it.
+	ours bool
 	// shows is what the capture of the case must hold at least: see wire.count.
 	shows map[string]int
 }
@@ -75,17 +77,17 @@ var verbsCases = []verbsCase{
 	refused("no-read-right", setup{access: accessLocal | accessWrite}, func(s *side) sendWR {
 		return s.readWR(10)
 	}),
-	{name: "loss-send", about: "SENDs under loss, duplication and reordering", setup: lossy, run: caseManySends, impaired: true},
-	{name: "loss-write", about: "WRITEs under loss, duplication and reordering", setup: lossy, run: caseManyWrites, impaired: true},
-	{name: "loss-read", about: "READs under loss, duplication and reordering", setup: lossy, run: caseManyReads, impaired: true},
-	{name: "loss-atomic", about: "200 fetch and adds under loss, each exactly once", setup: lossy, run: caseManyAtomics, impaired: true},
+	{name: "loss-send", about: "SENDs under loss, duplication and reordering", setup: underLoss, run: caseManySends, impaired: true},
+	{name: "loss-write", about: "WRITEs under loss, duplication and reordering", setup: underLoss, run: caseManyWrites, impaired: true},
+	{name: "loss-read", about: "READs under loss, duplication and reordering", setup: underLoss, run: caseManyReads, impaired: true},
+	{name: "loss-atomic", about: "200 fetch and adds under loss, each exactly once", setup: underLoss, run: caseManyAtomics, impaired: true},
 	{
 		name: "loss-ipv6", about: "all verbs between IPv6 GIDs under loss", run: caseManyMixed, impaired: true,
 		setup: setup{ipv6: true, size: 1 << 20, patience: 60000},
 	},
 }
 
-var lossy = setup{size: 1 << 20, patience: 60000}
+var underLoss = setup{size: 1 << 20, patience: 60000}
 
 func caseSend(l *link) {
 	for _, n := range lengths {
@@ -284,7 +286,7 @@ func caseReceiveTooSmall(l *link) {
 	l.resp.recv(l.resp.take(100))
 	l.resp.recvs = l.resp.recvs[1:]
 	sender, receiver := statusRemInvReq, statusLocLen
-	if strings.HasPrefix(l.resp.name, "guest") {
+	if l.resp.isRxe() {
 		sender, receiver = statusRemOp, statusLocQPOp
 	}
 	l.req.postRefused(l.req.sendWR(l.req.take(101)), sender)
