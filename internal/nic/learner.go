@@ -13,9 +13,10 @@ import (
 const (
 	// forwardWindow is how far after the last proven identification of a peer
 	// the next may lie, and backWindow how far before it a packet that was
-	// overtaken or doubled may.
+	// overtaken or doubled may: kernel rxe has up to 128 packets of a queue pair
+	// under way, and one that jumps a queue overtakes them all.
 	forwardWindow = 1024
-	backWindow    = 64
+	backWindow    = 256
 	// provenAt is how many packets make a peer's numbering proven.
 	provenAt = 16
 	// maxPeers bounds the peers that are remembered.
