@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/softroce/softroce/internal/capture"
 	"github.com/softroce/softroce/internal/shm"
 	"github.com/softroce/softroce/internal/uapi"
@@ -118,7 +120,9 @@ type Adapter struct {
 	stamps  stampClock
 	port    atomic.Pointer[portState]
 	watch   *netWatch // nil when the network is not followed
-	guid    uint64    // of the node
+	gsi     *gsi
+	routes  *netlink.Handle // nil when the routing table cannot be asked
+	guid    uint64          // of the node
 
 	mu        sync.Mutex
 	closing   bool
@@ -178,6 +182,7 @@ func New(cfg Config) (*Adapter, error) {
 	a.guid = guidOf(gids[0].addr)
 	a.tap.Store(cfg.Capture)
 	err = a.open(gids)
+	a.openRoutes()
 	for _, w := range a.workers {
 		w.start()
 	}
@@ -220,7 +225,8 @@ func (a *Adapter) open(gids []gidEntry) error {
 		}
 		a.workers = append(a.workers, w)
 	}
-	return nil
+	a.gsi, err = newGSI(a)
+	return err
 }
 
 func (a *Adapter) logStart(gids []gidEntry) {
@@ -275,6 +281,9 @@ func (a *Adapter) closeParts() error {
 	a.watch.end()
 	for _, w := range a.workers {
 		w.stop()
+	}
+	if a.routes != nil {
+		a.routes.Close()
 	}
 	if a.group != nil {
 		errs = append(errs, a.group.Close())
@@ -355,9 +364,12 @@ func (a *Adapter) freePD(pd mrtable.PD) {
 	a.mu.Unlock()
 }
 
+// putRandom fills b.
+func putRandom(b []byte) { _, _ = rand.Read(b) } // never fails (crypto/rand)
+
 func random64() uint64 {
 	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	putRandom(b[:])
 	return binary.LittleEndian.Uint64(b[:])
 }
 

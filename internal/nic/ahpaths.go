@@ -91,6 +91,9 @@ func (x *ahPaths) forget(handle uint32) {
 
 // forgetWays has the ways from a local address made anew: it went, or came back.
 func (w *worker) forgetWays(addr netip.Addr) {
+	if w.gsi != nil {
+		w.gsi.forget(addr)
+	}
 	for _, l := range w.links {
 		for key, c := range l.ahs.paths {
 			if c.ah.local == addr {

@@ -7,6 +7,7 @@ package nic
 func (p *program) release() {
 	p.process.Revoke()
 	p.mu.Lock()
+	p.releaseCM()
 	p.markKeys()
 	for _, c := range p.cqs.byHandle {
 		c.retire()

@@ -84,6 +84,10 @@ func (w *worker) accept(meta *udp4791.RecvMeta, buf []byte, from origin) {
 		return
 	}
 	q := w.find(qpn)
+	if q == nil && qpn == gsiQPN {
+		w.acceptMAD(meta, buf, from)
+		return
+	}
 	if q == nil || q.dead {
 		w.drop(meta, buf, DropNoQP)
 		return
@@ -141,6 +145,10 @@ func (w *worker) handTo(q *qp) transport.Verdict {
 	w.current = q
 	verdict := q.engine.HandlePacket(w.now, &w.pkt)
 	w.current = nil
+	if q.awaited && verdict == transport.Accepted {
+		q.awaited = false
+		w.a.gsi.firstPacket(q.qpn)
+	}
 	w.accepted(q)
 	return verdict
 }
@@ -190,6 +198,9 @@ func dropOfParse(err error) Drop {
 // event passes an engine's event to the program, or writes a diagnostic once
 // per queue pair and kind.
 func (w *worker) event(q *qp, ev transport.Event) {
+	if q.gsi != nil {
+		return // nobody's
+	}
 	if !ev.Kind.IsNote() {
 		if t, ok := asyncOf(ev.Kind); ok {
 			q.prog.postAsync(t, uapi.ElementQP, q.handle)

@@ -86,8 +86,30 @@ var handlers = map[uapi.Op]handler{
 	uapi.OpDestroySRQ:     on((*program).destroySRQ),
 	uapi.OpAttachMcast:    on((*program).attachMcast),
 	uapi.OpDetachMcast:    on((*program).detachMcast),
-	uapi.OpListResources:  unlocked(on((*program).listResources)),
-	uapi.OpListCounters:   unlocked(on((*program).listCounters)),
+
+	uapi.OpCreateCMChannel:  on((*program).createCMChannel),
+	uapi.OpDestroyCMChannel: on((*program).destroyCMChannel),
+	uapi.OpCreateCMID:       on((*program).createCMID),
+	uapi.OpDestroyCMID:      on((*program).destroyCMID),
+	uapi.OpBindCM:           on((*program).bindCM),
+	uapi.OpResolveCMAddr:    on((*program).resolveCMAddr),
+	uapi.OpResolveCMRoute:   on((*program).resolveCMRoute),
+	uapi.OpQueryCM:          on((*program).queryCM),
+	uapi.OpListenCM:         on((*program).listenCM),
+	uapi.OpConnectCM:        on((*program).connectCM),
+	uapi.OpAcceptCM:         on((*program).acceptCM),
+	uapi.OpRejectCM:         on((*program).rejectCM),
+	uapi.OpEstablishCM:      on((*program).establishCM),
+	uapi.OpDisconnectCM:     on((*program).disconnectCM),
+	uapi.OpNotifyCM:         on((*program).notifyCM),
+	uapi.OpMigrateCM:        on((*program).migrateCM),
+	uapi.OpQPAttrCM:         on((*program).qpAttrCM),
+	uapi.OpSetCMOption:      on((*program).setCMOption),
+	uapi.OpJoinCM:           on((*program).joinCM),
+	uapi.OpLeaveCM:          on((*program).leaveCM),
+
+	uapi.OpListResources: unlocked(on((*program).listResources)),
+	uapi.OpListCounters:  unlocked(on((*program).listCounters)),
 }
 
 // answer serves one message and appends the reply to out. It takes over fds.

@@ -28,6 +28,10 @@ const (
 	// ResourceMcast counts queue pairs attached to multicast groups, once for each
 	// group.
 	ResourceMcast
+	// ResourceCMIDs counts identifiers of the connection manager, also those that a
+	// peer's request made.
+	ResourceCMIDs
+	ResourceCMChannels
 	// ResourceMappings counts distinct memory files of programs mapped by the
 	// adapter: a process has room for some 65,530 mappings.
 	ResourceMappings
@@ -64,6 +68,10 @@ func (r Resource) String() string {
 		return "shared receive queues"
 	case ResourceMcast:
 		return "multicast attachments"
+	case ResourceCMIDs:
+		return "connection identifiers"
+	case ResourceCMChannels:
+		return "connection event channels"
 	case ResourceMappings:
 		return "shared memory files"
 	case ResourceRegisteredBytes:
@@ -92,7 +100,9 @@ type Quota struct {
 	Channels        uint64 // completion channels, a pipe each
 	AHs             uint64 // address handles; a program has at most MaxProgramAHs
 	SRQs            uint64 // shared receive queues
-	Mcast           uint64 // multicast attachments
+	Mcast           uint64 // multicast attachments, and groups that identifiers joined
+	CMIDs           uint64 // identifiers of the connection manager
+	CMChannels      uint64 // event channels of the connection manager, a pipe each
 	Mappings        uint64 // memory files mapped by the adapter
 	RegisteredBytes uint64 // bytes of memory regions of either kind
 	MappedBytes     uint64 // bytes of memory files mapped by the adapter
@@ -122,6 +132,10 @@ func (q *Quota) field(r Resource) *uint64 {
 		return &q.SRQs
 	case ResourceMcast:
 		return &q.Mcast
+	case ResourceCMIDs:
+		return &q.CMIDs
+	case ResourceCMChannels:
+		return &q.CMChannels
 	case ResourceMappings:
 		return &q.Mappings
 	case ResourceRegisteredBytes:
@@ -199,17 +213,17 @@ const MaxProgramQPs = uapi.DoorbellIndices
 var (
 	defaultAdapterQuota = Quota{
 		Programs: 4096, PDs: 65536, MRs: 1 << 17, MWs: 1 << 17, CQs: 1 << 18, QPs: 1 << 18, Channels: 16384,
-		AHs: 1 << 20, SRQs: 65536, Mcast: 65536,
+		AHs: 1 << 20, SRQs: 65536, Mcast: 65536, CMIDs: 1 << 18, CMChannels: 16384,
 		Mappings: 32768, RegisteredBytes: 1 << 42, MappedBytes: 1 << 42, RingBytes: 16 << 30,
 	}
 	defaultUserQuota = Quota{
 		Programs: 1024, PDs: 32768, MRs: 1 << 17, MWs: 1 << 17, CQs: 1 << 18, QPs: 1 << 18, Channels: 8192,
-		AHs: 1 << 19, SRQs: 65536, Mcast: 65536,
+		AHs: 1 << 19, SRQs: 65536, Mcast: 65536, CMIDs: 1 << 17, CMChannels: 8192,
 		Mappings: 16384, RegisteredBytes: 1 << 42, MappedBytes: 1 << 42, RingBytes: 8 << 30,
 	}
 	defaultProgramQuota = Quota{
 		Programs: 1, PDs: 4096, MRs: 65536, MWs: 65536, CQs: 65536, QPs: MaxProgramQPs, Channels: 1024,
-		AHs: 65536, SRQs: 16384, Mcast: 16384,
+		AHs: 65536, SRQs: 16384, Mcast: 16384, CMIDs: 65536, CMChannels: 1024,
 		Mappings: 8192, RegisteredBytes: 1 << 41, MappedBytes: 1 << 41, RingBytes: 4 << 30,
 	}
 )

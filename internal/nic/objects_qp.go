@@ -63,6 +63,7 @@ func (p *program) createQP(m *uapi.CreateQPRequest) (reply, error) {
 		c.homes[t.worker.index]++
 	}
 	p.qps.put(o.qp.handle, o)
+	p.byQPN[t.qpn] = o
 	r := reply{body: &uapi.CreateQPReply{
 		Handle: o.qp.handle, QPN: t.qpn, DoorbellIndex: t.index, Worker: uint32(t.worker.index), Cap: t.caps,
 		SQ: t.sqRef(), RQ: t.rqRef(),
@@ -337,6 +338,7 @@ func (p *program) destroyQP(m *uapi.HandleRequest) (reply, error) {
 	}
 	o.worker.quiesce()
 	p.qps.remove(m.Handle)
+	delete(p.byQPN, o.qp.qpn)
 	p.rings.release(o.sq)
 	p.rings.release(o.rq)
 	p.a.qpns.free(o.qp.qpn)

@@ -50,6 +50,8 @@ type program struct {
 	channels handles[*channelObject]
 	cqs      handles[*cqObject]
 	qps      handles[*qpObject]
+	byQPN    map[bth.QPN]*qpObject
+	cm       *cmProgram // nil: none yet; it is the worker's that has queue pair 1
 	srqs     handles[*srqObject]
 	ahs      ahTable
 	retired  []*ahObject // destroyed, and perhaps named by a request that waits

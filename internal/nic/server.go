@@ -11,6 +11,7 @@ import (
 
 	"github.com/softroce/softroce/internal/shm"
 	"github.com/softroce/softroce/internal/shm/foreign"
+	"github.com/softroce/softroce/pkg/bth"
 )
 
 // Our own tuning of the control plane.
@@ -164,7 +165,7 @@ func (a *Adapter) identify(c *shm.Conn) (*program, error) {
 	p := &program{
 		a: a, conn: c, pid: cred.PID, uid: cred.UID, cred: cred, pidfd: pidfd,
 		process: foreign.NewProcess(cred.PID, pidfd), account: account, since: time.Now(),
-		mappings: make(map[fileID]*mapping), asyncSent: make(map[element]uint32),
+		mappings: make(map[fileID]*mapping), asyncSent: make(map[element]uint32), byQPN: make(map[bth.QPN]*qpObject),
 	}
 	p.rings = newCarver(account, fmt.Sprintf("softroce-%d", cred.PID))
 	a.mu.Lock()

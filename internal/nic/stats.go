@@ -25,11 +25,12 @@ const (
 	DropNoQP                  // no queue pair of that number
 	DropNoGroup               // to a multicast group that is not joined, or with a QPN that does not go with the address
 	DropICRC                  // the ICRC is wrong
+	DropMAD                   // to queue pair 1, and no datagram of 256 bytes
 	NumDrops
 )
 
 var dropNames = [NumDrops]string{
-	"truncated", "short", "version", "opcode", "pad", "malformed", "handover", "no_qp", "no_group", "icrc",
+	"truncated", "short", "version", "opcode", "pad", "malformed", "handover", "no_qp", "no_group", "icrc", "mad",
 }
 
 // String is the reason as metrics name it.

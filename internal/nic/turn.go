@@ -29,6 +29,7 @@ type qp struct {
 	prog   *program
 	link   *programLink
 	worker *worker
+	gsi    *gsi // of queue pair 1, which has no program and no rings
 
 	connection
 	hasFlow   bool
@@ -42,6 +43,7 @@ type qp struct {
 	onList   bool
 	later    bool // on its worker's list of those to go on with
 	held     bool // its acknowledgement waited for a turn
+	awaited  bool // its first packet says that the connection is up
 	next     *qp
 	timerPos int // place in the heap, -1 when absent
 	timerAt  time.Time
@@ -287,10 +289,10 @@ func (w *worker) timeouts() int {
 			w.timers.set(q, w.now.Add(blockedWait))
 			continue
 		}
-		d := q.engine.NextTimeout()
+		d := q.nextTimeout()
 		if !d.IsZero() && !d.After(w.now) && !q.dead {
 			w.current = q
-			q.engine.HandleTimeout(w.now)
+			q.handleTimeout(w.now)
 			w.current = nil
 			w.active.push(q)
 		}
@@ -298,11 +300,27 @@ func (w *worker) timeouts() int {
 	}
 }
 
+// nextTimeout is when handleTimeout is to be called, zero for never.
+func (q *qp) nextTimeout() time.Time {
+	if q.gsi != nil {
+		return q.gsi.nextTimeout()
+	}
+	return q.engine.NextTimeout()
+}
+
+func (q *qp) handleTimeout(now time.Time) {
+	if q.gsi != nil {
+		q.gsi.handleTimeout(now)
+		return
+	}
+	q.engine.HandleTimeout(now)
+}
+
 // rearm keeps the queue pair's entry in the heap at or before its engine's
 // deadline. Moving a deadline later costs nothing: the entry is looked at
 // when it comes up.
 func (w *worker) rearm(q *qp) {
-	d := q.engine.NextTimeout()
+	d := q.nextTimeout()
 	if d.IsZero() || q.dead || q.removed {
 		return
 	}
@@ -395,6 +413,9 @@ func (w *worker) pull(q *qp, budget int) (sent int, more bool) {
 		}
 		n, tx := q.engine.PollTransmit(w.now, w.batch.room())
 		if n == 0 {
+			if q.gsi != nil && q.gsi.post(w.now) {
+				continue
+			}
 			if q.sqWaits {
 				w.drainSQ(q)
 				if !q.sqWaits {

@@ -59,6 +59,7 @@ type worker struct {
 	lastQP   *qp // that a packet came for
 	taken    *qp // that accepted the last packet, which nobody captures
 	links    []*programLink
+	gsi      *gsi // queue pair 1, on the one worker that has it
 	active   qpList
 	timers   timerHeap
 	dirty    []*stage
