@@ -179,7 +179,8 @@ func (p *program) qpAttrCM(m *uapi.CMValueRequest) (reply, error) {
 			return nil, id.errStage("queue pair attributes")
 		default:
 			var err error
-			if r.Attr, r.Mask, err = g.machine.QPAttr(id.comm, state, p.paramOf(id)); err != nil {
+			asAsked := cm.Param{ResponderResources: cm.DepthMax, InitiatorDepth: cm.DepthMax}
+			if r.Attr, r.Mask, err = g.machine.QPAttr(id.comm, state, asAsked); err != nil {
 				if state != qpstate.Init {
 					return nil, errCM(err)
 				}
@@ -193,12 +194,6 @@ func (p *program) qpAttrCM(m *uapi.CMValueRequest) (reply, error) {
 	})
 }
 
-// paramOf are the parameters with which an identifier's request will be granted
-// as far as they are known: as deep as the peer asks.
-func (p *program) paramOf(*cmID) cm.Param {
-	return cm.Param{ResponderResources: cm.DepthMax, InitiatorDepth: cm.DepthMax}
-}
-
 // initAttr brings a queue pair to INIT before anything is known of the peer.
 func initAttr() (qpstate.Attr, qpstate.Mask) {
 	return qpstate.Attr{
@@ -209,11 +204,11 @@ func initAttr() (qpstate.Attr, qpstate.Mask) {
 // datagramAttr brings a UD queue pair through its states.
 func datagramAttr(to qpstate.State) (qpstate.Attr, qpstate.Mask) {
 	a := qpstate.Attr{State: to}
-	switch to {
-	case qpstate.Init:
+	if to == qpstate.Init {
 		a.PortNum, a.QKey = 1, udpQKey
 		return a, qpstate.MaskState | qpstate.MaskPKeyIndex | qpstate.MaskPort | qpstate.MaskQKey
-	case qpstate.RTS:
+	}
+	if to == qpstate.RTS {
 		return a, qpstate.MaskState | qpstate.MaskSQPSN
 	}
 	return a, qpstate.MaskState

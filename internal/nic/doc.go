@@ -13,6 +13,10 @@
 // ends a life marks it first, lets every worker pass a turn's boundary, and
 // only then frees memory.
 //
+// Queue pair 1 is the adapter's own (gsi.go): one worker has it, and behind it
+// the connection manager of all programs. Their identifiers and event channels
+// live on that worker's goroutine (objects_cm.go, cmevents.go).
+//
 // It refuses to know a header's byte or a protocol rule: those are bth's and
 // transport's. Everything from a program, messages and shared memory alike,
 // is hostile: it gets an errno and a sentence, or ends that program's queue

@@ -116,9 +116,22 @@ func (h *hostile) mask(a *qpstate.Attr) qpstate.Mask {
 
 // request makes one request and chooses its descriptors.
 func (h *hostile) request() (uapi.Op, uapi.Body, []int) {
-	op := uapi.Op(1 + h.UintN(32))
+	op := uapi.Op(1 + h.UintN(uint(uapi.OpLeaveCM)))
 	var fds []int
-	var body uapi.Body
+	body := h.cmRequest(op)
+	if body == nil {
+		body, fds = h.verbsRequest(op)
+	}
+	for h.IntN(12) == 0 {
+		fds = append(fds, h.fds[h.IntN(len(h.fds))])
+	}
+	return op, body, fds
+}
+
+// verbsRequest makes the body of every other request, and its descriptors.
+//
+//nolint:exhaustive // 2026-11-30: cmRequest makes the others
+func (h *hostile) verbsRequest(op uapi.Op) (body uapi.Body, fds []int) {
 	switch op {
 	case uapi.OpCreateCQ:
 		body = &uapi.CreateCQRequest{CQE: uint32(h.pick(0, 1, 7, 100, 1<<20, 1<<31)), Channel: h.handle() % 2, Vector: h.Uint32N(3)}
@@ -183,10 +196,7 @@ func (h *hostile) request() (uapi.Op, uapi.Body, []int) {
 		// A hello has no place here, the others have no body.
 	default: // no such operation
 	}
-	for h.IntN(12) == 0 {
-		fds = append(fds, h.fds[h.IntN(len(h.fds))])
-	}
-	return op, body, fds
+	return body, fds
 }
 
 func (h *hostile) message(seq uint32) ([]byte, []int) {
