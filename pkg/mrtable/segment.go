@@ -119,7 +119,8 @@ func (s Segment) checkAtomic(off uint64) error {
 
 // Bytes is the memory of [off, off+n) itself when it is directly mapped. It
 // is nil when it is not, or when the range reaches outside the segment. What
-// it returns must not be kept.
+// it returns must not be kept beyond the segment's own validity, unless the
+// keeper has whoever unmaps the memory wait.
 func (s Segment) Bytes(off, n uint64) []byte {
 	if s.mem == nil || !inside(off, n, s.n) {
 		return nil
