@@ -22,8 +22,6 @@ type captured struct {
 	mad      []byte
 }
 
-func (c *captured) header() cm.Header { h, _ := cm.ParseHeader(c.mad); return h }
-
 // readCapture returns the MADs of a capture.
 func readCapture(tb testing.TB, name string) (mads []captured) {
 	tb.Helper()

@@ -184,7 +184,14 @@ func (e *end) listen() cm.ListenerID {
 // request makes A ask B, up to B's ConnectRequest.
 func (p *pair) request() (a, b cm.CommID) {
 	p.t.Helper()
-	a = must[cm.CommID](p.t)(p.a.Connect(p.now, connectArgs()))
+	return p.requestAs(qpnA)
+}
+
+func (p *pair) requestAs(qpn bth.QPN) (a, b cm.CommID) {
+	p.t.Helper()
+	args := connectArgs()
+	args.Param.QPN = qpn
+	a = must[cm.CommID](p.t)(p.a.Connect(p.now, args))
 	p.exchange()
 	return a, p.b.expect(cm.ConnectRequest).ID
 }
@@ -192,11 +199,21 @@ func (p *pair) request() (a, b cm.CommID) {
 // connect brings a connection up.
 func (p *pair) connect() (a, b cm.CommID) {
 	p.t.Helper()
+	return p.connectAs(qpnA, qpnB)
+}
+
+// connectAs brings a connection of these queue pairs up; older events are lost.
+func (p *pair) connectAs(qpnA, qpnB bth.QPN) (a, b cm.CommID) {
+	p.t.Helper()
 	if p.b.Counters().Listeners == 0 {
 		p.b.listen()
 	}
-	a, b = p.request()
-	ok(p.t, p.b.Accept(p.now, b, acceptParam(), nil))
+	p.a.forget()
+	p.b.forget()
+	a, b = p.requestAs(qpnA)
+	param := acceptParam()
+	param.QPN = qpnB
+	ok(p.t, p.b.Accept(p.now, b, param, nil))
 	p.exchange()
 	p.a.expect(cm.ConnectResponse)
 	ok(p.t, p.a.Establish(p.now, a, nil))

@@ -80,16 +80,16 @@ func (t *listeners) remove(l *listener) {
 }
 
 // find is the listener for a request to dst, which is not valid without a CMA
-// header; the one for just that address comes first. known is whether there is
-// any for the service id.
-func (t *listeners) find(s ServiceID, dst netip.Addr) (best *listener, known bool) {
+// header: the only one, since those that overlap exclude each other. known is
+// whether there is any for the service id.
+func (t *listeners) find(s ServiceID, dst netip.Addr) (l *listener, known bool) {
 	list := t.byService[s]
 	for _, l := range list {
-		if l.takes(dst) && (best == nil || best.args.wildcard()) {
-			best = l
+		if l.takes(dst) {
+			return l, true
 		}
 	}
-	return best, len(list) > 0
+	return nil, len(list) > 0
 }
 
 // takes says whether l is for requests to dst.

@@ -26,6 +26,9 @@ func TestConnect(t *testing.T) {
 	}
 	b := ev.ID
 	wantAttr(t, p.b, b, acceptParam(), attrs{dest: qpnA, timeout: 17, responder: 3, initiator: 2, rnr: 6})
+	own := acceptParam()
+	own.ResponderResources, own.InitiatorDepth = 1, 200
+	wantAttr(t, p.b, b, own, attrs{dest: qpnA, timeout: 17, responder: 1, initiator: cm.DefaultMaxDepth, rnr: 6})
 	ok(t, p.b.Accept(p.now, b, acceptParam(), []byte("yes")))
 	p.exchange()
 	ev = p.a.expect(cm.ConnectResponse)
@@ -35,9 +38,15 @@ func TestConnect(t *testing.T) {
 	}
 	wantAttr(t, p.a, a, cm.Param{}, attrs{dest: qpnB, timeout: 17, responder: 2, initiator: 3, rnr: 5})
 	wantPSNs(t, p, a, b)
+	if next := p.a.NextTimeout(); !next.IsZero() {
+		t.Errorf("with the REP there, A still waits until %v", next)
+	}
 	p.b.quiet()
 	ok(t, p.a.Establish(p.now, a, []byte("now")))
 	p.exchange()
+	if next := p.b.NextTimeout(); !next.IsZero() {
+		t.Errorf("with the RTU there, B still waits until %v", next)
+	}
 	ev = p.b.expect(cm.Established)
 	if ev.ID != b || string(ev.Private[:4]) != "now\x00" {
 		t.Errorf("%+v", ev)
@@ -79,10 +88,10 @@ func wantAttr(t *testing.T, e *end, id cm.CommID, param cm.Param, want attrs) {
 		next, err := qpstate.Check(qpstate.RC, state, &a, mask)
 		ok(t, err)
 		state = next
-		switch to {
-		case qpstate.Init:
+		switch {
+		case to == qpstate.Init:
 			all.AccessFlags = a.AccessFlags
-		case qpstate.RTR:
+		case to == qpstate.RTR:
 			all.DestQPN, all.MaxDestRDAtomic, all.PathMTU, all.AH = a.DestQPN, a.MaxDestRDAtomic, a.PathMTU, a.AH
 		default:
 			all.Timeout, all.MaxRDAtomic, all.RNRRetry, all.RetryCnt = a.Timeout, a.MaxRDAtomic, a.RNRRetry, a.RetryCnt
@@ -160,6 +169,9 @@ func TestRefusals(t *testing.T) {
 			p.b.quiet()
 			if ev := p.a.expect(cm.Rejected); ev.ID != a || ev.Status != int32(tt.want) || ev.PrivateLen != cm.PrivateREJ {
 				t.Errorf("status %v, want %v", cm.RejectReason(ev.Status), tt.want)
+			}
+			if next := p.a.NextTimeout(); !next.IsZero() {
+				t.Errorf("refused, and still waits until %v", next)
 			}
 			p.a.state(a, cm.Idle)
 			p.nothingLeft()
@@ -254,15 +266,42 @@ func TestStaleREQ(t *testing.T) {
 	p.nothingLeftNow()
 }
 
+// TestStaleHalfOpen: what a peer asked for before it started anew is over, so that
+// its next attempt succeeds.
+func TestStaleHalfOpen(t *testing.T) {
+	for _, accepted := range []bool{false, true} {
+		p := newPair(t)
+		p.b.listen()
+		_, b := p.request()
+		if accepted {
+			ok(t, p.b.Accept(p.now, b, acceptParam(), nil))
+			p.b.sent() // lost
+		}
+		p.a = newEnd(t, addrA, guidA, cm.Limits{})
+		must[cm.CommID](t)(p.a.Connect(p.now, connectArgs()))
+		p.a.sent() // this number was used before the restart
+		must[cm.CommID](t)(p.a.Connect(p.now, connectArgs()))
+		mad := p.a.sent()
+		p.b.HandleMAD(p.now, path(addrB, addrA.Next().Next()), mad) // not from there
+		p.b.quiet()
+		p.b.sent()
+		p.b.HandleMAD(p.now, path(addrB, addrA), mad)
+		p.exchange()
+		if ev := p.a.expect(cm.Rejected); ev.Status != int32(cm.RejStaleConnection) {
+			t.Errorf("%+v", ev)
+		}
+		if ev := p.b.expect(cm.Rejected); ev.ID != b || ev.Status != int32(cm.RejStaleConnection) {
+			t.Errorf("%+v", ev)
+		}
+		p.connect()
+		p.nothingLeftNow()
+	}
+}
+
 // nothingLeftNow is nothingLeft, whatever events wait.
 func (p *pair) nothingLeftNow() {
-	for _, e := range []*end{p.a, p.b} {
-		for {
-			if _, ok := e.PollEvent(); !ok {
-				break
-			}
-		}
-	}
+	p.a.forget()
+	p.b.forget()
 	p.nothingLeft()
 }
 

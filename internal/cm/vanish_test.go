@@ -2,6 +2,7 @@ package cm_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -25,14 +26,12 @@ var steps = []struct {
 	{"DREP received", func(p *pair, _, _ *cm.CommID) { p.exchange(); p.a.expect(cm.Disconnected) }},
 }
 
-// last is the last event that an end has.
-func (e *end) last() (last cm.Event, n int) {
+// forget drops the events that wait, and says how many there were.
+func (e *end) forget() (n int) {
 	for {
-		ev, ok := e.PollEvent()
-		if !ok {
-			return last, n
+		if _, ok := e.PollEvent(); !ok {
+			return n
 		}
-		last = ev
 		n++
 	}
 }
@@ -71,19 +70,18 @@ func TestDestroyAnywhere(t *testing.T) {
 func over(t *testing.T, p *pair, e *end) {
 	t.Helper()
 	for range 40 {
-		if _, n := e.last(); n == 0 && len(e.IDs()) == 0 {
+		if e.forget() == 0 && len(e.IDs()) == 0 {
 			return // it never heard of it
 		}
 		for _, id := range e.IDs() {
 			info, _ := e.Info(id)
-			switch info.State {
-			case cm.Idle:
+			switch {
+			case info.State == cm.Idle:
 				return
-			case cm.DReqRcvd:
+			case info.State == cm.DReqRcvd:
 				ok(t, e.Disconnect(p.now, id, nil))
-			case cm.ReqRcvd:
+			case info.State == cm.ReqRcvd:
 				ok(t, e.Accept(p.now, id, acceptParam(), nil)) // it does not know better
-			default:
 			}
 		}
 		p.exchange()
@@ -129,9 +127,9 @@ func TestVanishAnywhere(t *testing.T) {
 					p.exchange()
 					p.advance(5 * time.Minute)
 					for _, id := range stays.IDs() {
-						switch info, _ := stays.Info(id); info.State {
-						case cm.Idle, cm.ReqRcvd, cm.RepRcvd, cm.DReqRcvd: // over, or the program's turn
-						default:
+						// Over, or the program's turn.
+						rest := []cm.State{cm.Idle, cm.ReqRcvd, cm.RepRcvd, cm.DReqRcvd}
+						if info, _ := stays.Info(id); !slices.Contains(rest, info.State) {
 							t.Errorf("%v: id %#x is still in %v", stays.addr, id, info.State)
 						}
 					}
