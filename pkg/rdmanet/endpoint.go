@@ -1,0 +1,176 @@
+package rdmanet
+
+import (
+	"fmt"
+	"net"
+
+	"github.com/softroce/softroce/pkg/verbs"
+)
+
+// Config says how large a connection is. The zero value is usable.
+type Config struct {
+	// RecvBuffer is how many bytes wait for Read at most; SendBuffer how many of
+	// Write are on their way. 4 KiB to 1 GiB; 0: 512 KiB.
+	RecvBuffer, SendBuffer int
+	// Receives is how many messages of the peer wait at most, 8 to 1,023; 0: 128.
+	Receives int
+}
+
+// Bounds and defaults; our own tuning.
+const (
+	minBuffer, maxBuffer, defaultBuffer       = 4 << 10, 1 << 30, 512 << 10
+	minReceives, maxReceives, defaultReceives = 8, maxGrant, 128
+	// sends is the length of the send queue.
+	sends = 128
+	// chunk is the most bytes of a message: the peer reads one while the next is
+	// copied and sent.
+	chunk = 128 << 10
+)
+
+func (c *Config) withDefaults() (Config, error) {
+	d := Config{}
+	if c != nil {
+		d = *c
+	}
+	for _, v := range []struct {
+		what          string
+		field         *int
+		min, max, def int
+	}{
+		{"receive buffer", &d.RecvBuffer, minBuffer, maxBuffer, defaultBuffer},
+		{"send buffer", &d.SendBuffer, minBuffer, maxBuffer, defaultBuffer},
+		{"receives", &d.Receives, minReceives, maxReceives, defaultReceives},
+	} {
+		if *v.field == 0 {
+			*v.field = v.def
+		}
+		if *v.field < v.min || *v.field > v.max {
+			return d, fmt.Errorf("rdmanet: %s of %d, not in %d to %d", v.what, *v.field, v.min, v.max)
+		}
+	}
+	return d, nil
+}
+
+// Endpoint is one end of a connection before it is up: memory and queues. It is
+// for programs that connect queue pairs in a way of their own; Dial and Listen
+// have theirs.
+type Endpoint struct {
+	conf           Config
+	dev            *verbs.Device
+	pd             *verbs.PD
+	ch             *verbs.CompChannel
+	cq             *verbs.CQ
+	recvMR, sendMR *verbs.MR
+	qp             *verbs.QP
+	ownQP          bool // made by NewEndpoint
+}
+
+// NewEndpoint makes an endpoint with an RC queue pair in RESET. conf may be nil.
+func NewEndpoint(dev *verbs.Device, conf *Config) (*Endpoint, error) {
+	e, err := newEndpoint(dev, conf)
+	if err != nil {
+		return nil, err
+	}
+	init := e.qpInit()
+	qp, err := e.pd.CreateQP(&init)
+	if err != nil {
+		_ = e.Close() // the first error is told
+		return nil, err
+	}
+	e.qp, e.ownQP = qp, true
+	return e, nil
+}
+
+// newEndpoint makes one without a queue pair.
+func newEndpoint(dev *verbs.Device, conf *Config) (*Endpoint, error) {
+	c, err := conf.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	e := &Endpoint{conf: c, dev: dev}
+	if err := e.make(); err != nil {
+		_ = e.Close() // the first error is told
+		return nil, err
+	}
+	return e, nil
+}
+
+func (e *Endpoint) make() (err error) {
+	if e.pd, err = e.dev.AllocPD(); err != nil {
+		return err
+	}
+	if e.ch, err = e.dev.CreateCompChannel(); err != nil {
+		return err
+	}
+	if e.cq, err = e.dev.CreateCQ(e.conf.Receives+sends, e.ch, 0); err != nil {
+		return err
+	}
+	if e.recvMR, err = e.pd.AllocMR(e.conf.RecvBuffer, verbs.AccessLocalWrite|verbs.AccessRemoteWrite); err != nil {
+		return err
+	}
+	e.sendMR, err = e.pd.AllocMR(e.conf.SendBuffer, verbs.AccessLocalWrite)
+	return err
+}
+
+func (e *Endpoint) qpInit() verbs.QPInitAttr {
+	return verbs.QPInitAttr{
+		Type: verbs.RC, SendCQ: e.cq, RecvCQ: e.cq, SQSigAll: true,
+		Cap: verbs.QPCap{MaxSendWR: sends, MaxRecvWR: uint32(e.conf.Receives), MaxSendSGE: 1, MaxRecvSGE: 1},
+	}
+}
+
+// QP is the endpoint's queue pair. The program connects it; peers need the right
+// to write.
+func (e *Endpoint) QP() *verbs.QP { return e.qp }
+
+// Hello is what the peer's Start takes, exchanged in a way of the program's own.
+func (e *Endpoint) Hello() []byte {
+	h := hello{
+		receives: uint16(e.conf.Receives), rkey: e.recvMR.RKey(), size: uint32(e.conf.RecvBuffer), addr: e.recvMR.Addr(),
+	}
+	return h.append(nil)
+}
+
+// PostReceives readies the queue pair, in INIT or later, for the peer's messages:
+// before the peer's Start.
+func (e *Endpoint) PostReceives() error {
+	_, err := e.qp.PostRecv(make([]verbs.RecvWR, e.conf.Receives)...)
+	return err
+}
+
+// Start makes the connection of an endpoint whose queue pair is in RTS, with the
+// peer's Hello. The addresses are what the connection tells; nil: the zero Addr.
+// The connection then owns the endpoint. Both ends send an end of stream when
+// they close, and wait until the peer's adapter has all data; the queue pair's
+// end is for the programs to tell each other.
+func (e *Endpoint) Start(peerHello []byte, local, remote net.Addr) (*Conn, error) {
+	return e.start(peerHello, local, remote, nil)
+}
+
+// Close destroys an endpoint that was not started, or whose connection is closed.
+func (e *Endpoint) Close() error {
+	var first error
+	end := func(err error) {
+		if first == nil {
+			first = err
+		}
+	}
+	if e.ownQP {
+		end(e.qp.Destroy())
+	}
+	if e.cq != nil {
+		end(e.cq.Destroy())
+	}
+	if e.ch != nil {
+		end(e.ch.Destroy())
+	}
+	for _, m := range []*verbs.MR{e.recvMR, e.sendMR} {
+		if m != nil {
+			end(m.Dereg())
+		}
+	}
+	if e.pd != nil {
+		end(e.pd.Dealloc())
+	}
+	return first
+}
