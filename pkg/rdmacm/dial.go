@@ -54,7 +54,7 @@ func dial(ctx context.Context, b *mailbox, space PortSpace, to netip.AddrPort, c
 	if err != nil {
 		return nil, nil, err
 	}
-	id.Context = b
+	id.box.Store(b)
 	e, err := connect(ctx, b, id, to, conf)
 	if err != nil {
 		b.close()

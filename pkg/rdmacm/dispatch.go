@@ -37,7 +37,7 @@ func (ch *EventChannel) event(h *held) *Event {
 // child makes the identifier of a CONNECT_REQUEST. The caller holds mu.
 func (ch *EventChannel) child(listen *ID, h *held) *ID {
 	id := newID(ch, h.rec.ID, listen.space)
-	id.Context, id.read = listen.Context, h.base
+	id.Context, id.read = listen.inherit, h.base
 	ch.ids[id.handle] = id
 	return id
 }

@@ -46,9 +46,9 @@ func (h *hub) run(ctx context.Context) {
 		to := e.ID
 		if e.Listen != nil {
 			to = e.Listen
-			e.ID.Context = newMailbox(h) // for what happens until somebody takes it
+			e.ID.box.Store(newMailbox(h)) // for what happens until somebody takes it
 		}
-		if b, ok := to.Context.(*mailbox); ok {
+		if b := to.box.Load(); b != nil {
 			b.put(e)
 		}
 	}

@@ -3,6 +3,7 @@ package rdmacm
 import (
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,9 +27,11 @@ const (
 // ID is an identifier (rdma_cm_id): a listener, a connection, or the way to a
 // datagram queue pair. Its methods may be called from several goroutines.
 type ID struct {
-	// Context is the program's; the identifier of a CONNECT_REQUEST has that of its
-	// listener.
+	// Context is the program's; the identifier of a CONNECT_REQUEST has what its
+	// listener's was at Listen.
 	Context any
+	inherit any                     // the Context of requests; guarded by the channel's mu
+	box     atomic.Pointer[mailbox] // where a hub puts events
 
 	ctl    devctl.Device
 	dev    *verbs.Device
@@ -285,6 +288,10 @@ func (id *ID) ResolveRoute(time.Duration) error {
 // Listen takes requests for the identifier's address, binding it to any when it
 // has none (rdma_listen). backlog is how many wait at once; 0: the most.
 func (id *ID) Listen(backlog int) error {
+	ch := id.channel()
+	ch.mu.Lock()
+	id.inherit = id.Context
+	ch.mu.Unlock()
 	return id.value("listen", uapi.OpListenCM, uint32(max(backlog, 0)), 0)
 }
 

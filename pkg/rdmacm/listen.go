@@ -61,7 +61,7 @@ func (l *Listener) start(addr netip.AddrPort, conf *ListenConfig) error {
 	if l.id, err = l.hub.ch.CreateID(space); err != nil {
 		return err
 	}
-	l.id.Context = l.box
+	l.id.box.Store(l.box)
 	if conf.Options != nil {
 		if err := conf.Options(l.id); err != nil {
 			return err
@@ -89,7 +89,7 @@ func (l *Listener) Request(ctx context.Context) (*Request, error) {
 		}
 		if e.Type == EventConnectRequest {
 			l.hub.use()
-			return &Request{l: l, id: e.ID, box: e.ID.Context.(*mailbox), event: e}, nil
+			return &Request{l: l, id: e.ID, box: e.ID.box.Load(), event: e}, nil
 		}
 		if err := e.Err(); err != nil { // the adapter goes away
 			return nil, err

@@ -51,7 +51,6 @@ type Conn struct {
 
 	readBy, writeBy deadline
 	closing         sync.Once
-	closeErr        error
 }
 
 var errProtocol = errors.New("rdmanet: the peer breaks the protocol")
@@ -331,13 +330,11 @@ func (c *Conn) opError(op string, err error) error {
 
 // failure is the error that a failed completion stands for.
 func failure(wc *verbs.WC) error {
-	switch wc.Status {
-	case verbs.WCWRFlushErr:
+	if wc.Status == verbs.WCWRFlushErr {
 		return unix.ECONNRESET
-	case verbs.WCRetryExcErr, verbs.WCRNRRetryExcErr:
+	}
+	if wc.Status == verbs.WCRetryExcErr || wc.Status == verbs.WCRNRRetryExcErr {
 		return unix.ETIMEDOUT
-	case verbs.WCSuccess, verbs.WCLocLenErr, verbs.WCLocQPOpErr, verbs.WCLocProtErr, verbs.WCMWBindErr, verbs.WCBadRespErr,
-		verbs.WCLocAccessErr, verbs.WCRemInvReqErr, verbs.WCRemAccessErr, verbs.WCRemOpErr, verbs.WCFatalErr, verbs.WCGeneralErr:
 	}
 	return fmt.Errorf("rdmanet: %v: %w", wc.Status, unix.ECONNRESET)
 }

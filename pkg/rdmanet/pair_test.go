@@ -9,13 +9,6 @@ import (
 	"github.com/softroce/softroce/pkg/verbs"
 )
 
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
-
 func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -18,7 +18,14 @@ func (c *Conn) wait(ready func() bool, by *deadline) error {
 			return net.ErrClosed
 		case by.past:
 			return errTimeout
-		case ready():
+		}
+		select {
+		case <-c.e.dev.Done(): // its memory may be gone with it
+			c.fail(verbs.ErrDeviceDead)
+			return c.err
+		default:
+		}
+		if ready() {
 			return nil
 		}
 		if !c.driving {

@@ -1,0 +1,39 @@
+// Package rdmanet is net.Conn and net.Listener over RDMA: byte streams over
+// reliable connections, made by address through package rdmacm. Programs that take
+// a net.Listener or a dial function, net/http among them, run over it unchanged:
+//
+//	l, err := rdmanet.Listen(dev, ":8080")
+//	err = http.Serve(l, handler)
+//
+//	d := &rdmanet.Dialer{Device: dev}
+//	client := &http.Client{Transport: &http.Transport{DialContext: d.DialContext}}
+//
+// Deadlines, half close ([Conn.CloseWrite]) and errors are as those of package
+// net. A device must not be closed while its connections are used, since their
+// memory goes with it. Data is not encrypted: crypto/tls works over a Conn as over
+// any other.
+//
+// # The protocol
+//
+// Each end has a ring of memory into which the peer writes. A hello, the private
+// data of the request and of its answer, tells where it is, how long it is, and how
+// many messages may come before any is granted; see hello.go. From then on every
+// message is a RDMA WRITE with immediate data, in which are a kind, a number of
+// receives that are granted, and a number of bytes:
+//
+//   - data: so many bytes were written into the ring, behind those before; a
+//     message does not go around the ring's end
+//   - update: nothing was written; the program has read so many bytes, whose space
+//     is free again
+//   - end: no more data follows
+//
+// A message takes one receive of the peer's, without memory of its own. Each end
+// posts them again at once and grants them with the next message that it sends.
+// Who has two left sends no more data, so that there is one for the end of stream
+// and one for an update; the last one goes only to an update that grants, whereby
+// two ends that are out of receives do not wait for each other. Nothing is sent
+// that the peer has no room for, so a program that does not read stops its peer,
+// and nobody else.
+//
+// It is not the protocol of rsockets: docs/adr/0011 says why.
+package rdmanet
