@@ -278,3 +278,40 @@ func TestAccessChangesInRTS(t *testing.T) {
 		}
 	}
 }
+
+// endless is the receive queue of a hostile program, which posts as fast as it is
+// emptied.
+type endless struct{ taken int }
+
+func (s *endless) TakeRecv(dst *wq.RecvWR) bool {
+	s.taken++
+	return s.taken < 1<<20 // else a test that fails never ends
+}
+
+// RESET, and the queue pair's end, take as many receives as the queue has room
+// for, and no more.
+func TestResetOfAnEndlessReceiveQueueEnds(t *testing.T) {
+	for _, typ := range []qpstate.Type{qpstate.RC, qpstate.UC, qpstate.UD} {
+		e := newEnd(t, 0x11, 1, options{typ: typ, sendWR: 4, recvWR: 16}.withDefaults())
+		src := new(endless)
+		cfg := e.cfg
+		cfg.Recv = src
+		q, err := transport.New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, end := range []func(){
+			func() {
+				if err := q.Modify(time.Time{}, &qpstate.Attr{State: qpstate.Reset}, qpstate.MaskState, nil); err != nil {
+					t.Error(err)
+				}
+			},
+			q.Close,
+		} {
+			src.taken = 0
+			if end(); src.taken > 16 {
+				t.Errorf("%v: %d receives were taken of a queue of 16", typ, src.taken)
+			}
+		}
+	}
+}

@@ -116,14 +116,15 @@ func (q *QP) Query(a *qpstate.Attr) {
 }
 
 // becomeReset empties both queues without completions and forgets everything
-// but what New was given.
+// but what New was given. It takes as many receives as the queue has room for:
+// a hostile program posts as fast as they are taken.
 func (q *QP) becomeReset() {
 	q.state = qpstate.Reset
 	q.sq.Reset()
 	q.leavePeer()
 	q.req = requester{}
 	q.rsp.reset(q)
-	for !q.cfg.SRQ && q.cfg.Recv.TakeRecv(&q.rsp.recv) {
+	for n := uint32(0); n < q.cfg.Cap.MaxRecvWR && !q.cfg.SRQ && q.cfg.Recv.TakeRecv(&q.rsp.recv); n++ {
 	}
 	q.attr, q.path, q.mtu, q.seeds = qpstate.Attr{}, Path{}, 0, seedCache{}
 	q.noted, q.events, q.answerNext = 0, nil, false

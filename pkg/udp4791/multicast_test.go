@@ -295,3 +295,25 @@ func TestMulticastManyGroups(t *testing.T) {
 		}
 	}
 }
+
+// All groups are left between two reads, wherever the round over the sockets
+// was.
+func TestMulticastLeftAtOnce(t *testing.T) {
+	g := mustOpen(t, Config{Addrs: familyAddrs(t, "ipv4")})
+	e := g.Endpoint(0)
+	own := testGroup(g.Addrs()[0]).As4()
+	for reads := range len(e.recv) + 2*groupsPerRead {
+		var joined []*Multicast
+		for i := range byte(groupsPerRead) {
+			joined = append(joined, mustJoin(t, g, e, netip.AddrFrom4([4]byte{239, own[1], own[2] ^ i, own[3]})))
+		}
+		for range reads {
+			received(t, e)
+		}
+		for _, m := range joined {
+			e.Unlisten(m)
+			m.Close()
+		}
+		received(t, e)
+	}
+}

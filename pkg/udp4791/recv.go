@@ -91,10 +91,11 @@ func (e *Endpoint) ReadBatch() ([]RecvSlot, error) {
 	got := 0
 	defer func() { e.more = got == len(b.hdrs) }()
 	sockets := len(e.recv) + min(len(e.groups), groupsPerRead)
-	first := e.next
-	if e.next++; e.next >= sockets {
+	if e.next >= sockets { // groups were left meanwhile
 		e.next = 0
 	}
+	first := e.next
+	e.next++
 	for k := range sockets {
 		i := first + k
 		if i >= sockets {
