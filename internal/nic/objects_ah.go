@@ -2,6 +2,7 @@ package nic
 
 import (
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"syscall"
 
@@ -33,6 +34,9 @@ const (
 	ahPlaceMask = 1<<ahPlaceBits - 1
 	// MaxProgramAHs is the number of places in a program's table.
 	MaxProgramAHs = ahPlaceMask
+	// ahsPerCommand is how many address handles a worker forgets between two
+	// turns; our own tuning.
+	ahsPerCommand = 512
 )
 
 // An ahTable holds a program's address handles by place. Look-ups take no lock;
@@ -179,12 +183,14 @@ func (p *program) freeAHs(list []*ahObject) {
 	for _, o := range list {
 		p.ahs.remove(o)
 	}
-	for i, l := range p.links {
-		p.a.workers[i].do(func() {
-			for _, o := range list {
-				l.ahs.forget(o.handle)
-			}
-		})
+	for part := range slices.Chunk(list, ahsPerCommand) {
+		for i, l := range p.links {
+			p.a.workers[i].do(func() {
+				for _, o := range part {
+					l.ahs.forget(o.handle)
+				}
+			})
+		}
 	}
 	p.account.release(ResourceAHs, uint64(len(list)))
 }

@@ -205,29 +205,32 @@ func (w *worker) do(f func()) bool {
 func (w *worker) quiesce() { w.do(func() {}) }
 
 // commands runs what others queued, each when all is served that was in the
-// worker's lanes as the command came. It returns how many ran.
+// worker's lanes as the command came. What is queued meanwhile is for the next
+// turn, so that programs which ask without end do not hold this one. It returns
+// how many ran.
 func (w *worker) commands() int {
 	if w.pending.Load() == 0 {
 		return 0
 	}
 	w.pending.Store(0)
-	for n := 0; ; {
-		if len(w.running) == 0 { // a fault may have left some
-			w.mu.Lock()
-			w.running, w.cmds = w.cmds, nil
-			w.mu.Unlock()
-		}
-		if len(w.running) == 0 {
-			return n + w.takeLanes(turnLent)
-		}
-		n += w.takeLanes(math.MaxInt)
-		for len(w.running) > 0 {
-			f := w.running[0]
-			w.running = w.running[1:]
-			f()
-			n++
-		}
+	if len(w.running) > 0 {
+		w.pending.Store(1) // a fault left some: what came since is not among them
+	} else {
+		w.mu.Lock()
+		w.running, w.cmds = w.cmds, nil
+		w.mu.Unlock()
 	}
+	if len(w.running) == 0 {
+		return w.takeLanes(turnLent)
+	}
+	n := w.takeLanes(math.MaxInt)
+	for len(w.running) > 0 {
+		f := w.running[0]
+		w.running = w.running[1:]
+		f()
+		n++
+	}
+	return n
 }
 
 // run is the worker's goroutine. It is not locked to a thread: a locked

@@ -1,0 +1,78 @@
+package nic
+
+import (
+	"testing"
+
+	"github.com/softroce/softroce/internal/uapi"
+	"github.com/softroce/softroce/pkg/qpstate"
+)
+
+// Requests of programs that come one behind the other, as fast as they are
+// answered, take a turn each: packets and doorbells are looked at between them.
+func TestCommandsLeaveTheTurn(t *testing.T) {
+	a := startAdapter(t, func(c *Config) { c.Workers = 1 })
+	w := a.workers[0]
+	const commands = 100
+	turns, left, done := map[uint64]bool{}, commands, make(chan struct{})
+	var next func()
+	next = func() {
+		turns[w.stats.Turns] = true
+		if left--; left == 0 {
+			close(done)
+			return
+		}
+		w.post(next)
+	}
+	w.post(next)
+	<-done
+	if len(turns) != commands {
+		t.Errorf("%d commands, each posted by the one before, ran in %d turns", commands, len(turns))
+	}
+}
+
+// Address handles that were destroyed while datagrams waited are freed a part at
+// a time.
+func TestManyAHsEndInParts(t *testing.T) {
+	a := startAdapter(t, func(c *Config) { c.Workers = 1 })
+	r := rawHello(t, a)
+	pd := r.pd()
+	m := rcRequest(pd, r.cq(8))
+	m.Type = qpstate.UD
+	must[uapi.CreateQPReply](r, uapi.OpCreateQP, m)
+	gid, _, _ := a.gid(0)
+	const handles = 4 * ahsPerCommand
+	for range handles {
+		must[uapi.HandleReply](r, uapi.OpCreateAH, &uapi.CreateAHRequest{PD: pd, Attr: qpstate.AHAttr{DGID: gid, IsGlobal: true, PortNum: 1}})
+	}
+	p, w := a.programList()[0], a.workers[0]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ways := &p.links[0].ahs
+	w.do(func() {
+		for i := range *p.ahs.places.Load() {
+			if o := (*p.ahs.places.Load())[i].Load(); o != nil {
+				ways.Path(o.handle, o.pd, 1)
+				p.retired = append(p.retired, o)
+			}
+		}
+	})
+	// What a turn sees go, in one step.
+	had, most, stop := handles, 0, false
+	var look func()
+	look = func() {
+		most, had = max(most, had-len(ways.paths)), len(ways.paths)
+		if !stop {
+			w.post(look)
+		}
+	}
+	w.post(look)
+	p.sweepAHs()
+	w.do(func() { stop = true })
+	w.quiesce()
+	if had != 0 || p.ahs.count != 0 || a.ledger.usage()[ResourceAHs] != 0 {
+		t.Errorf("%d ways, %d handles left, %d booked", had, p.ahs.count, a.ledger.usage()[ResourceAHs])
+	}
+	if most == 0 || most > ahsPerCommand {
+		t.Errorf("a turn met the end of %d handles, want %d at most", most, ahsPerCommand)
+	}
+}
