@@ -91,7 +91,7 @@ func (s *Snapshot) total(value func(*WorkerSnapshot) uint64) (n uint64) {
 // listCounters answers with every counter, the adapter's as a whole. It waits
 // for the workers, and holds no lock.
 func (p *program) listCounters(*uapi.ListCountersRequest) (reply, error) {
-	s := p.a.Snapshot()
+	s := p.a.counts()
 	r := &uapi.ListCountersReply{}
 	add := func(name, help string, value uint64) {
 		r.Counters = append(r.Counters, uapi.Counter{Name: name, Help: help, Value: value})

@@ -49,6 +49,7 @@ const (
 	fromOther        // from the wire, by a worker that it was not meant for
 	fromLocal        // from a queue pair of this adapter
 	fromGroup        // a copy of one to a multicast group, by the worker that checked it
+	fromNowhere      // one that was served, or that a fault ended
 )
 
 // laneTo is this worker's lane to another one, made at first use.
@@ -116,7 +117,15 @@ func (w *worker) takeHanded(h *handed) {
 		w.takeLoan(h)
 		return
 	}
-	w.accept(&h.meta, h.buf[:h.n:h.n], h.from)
+	from := h.from
+	switch from {
+	case fromGroup:
+		h.from = fromNowhere // after a fault nobody gets it twice
+	case fromNowhere:
+		return
+	case fromWire, fromOther, fromLocal:
+	}
+	w.accept(&h.meta, h.buf[:h.n:h.n], from)
 }
 
 // showLanes publishes what this worker put into lanes before a fault took it

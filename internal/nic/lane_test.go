@@ -235,3 +235,30 @@ func (w *worker) lanesWait() bool {
 	}
 	return false
 }
+
+// A fault at one queue pair of a multicast group does not give the packet a second
+// time to those before it, and what is behind it in the lane is served.
+func TestFaultInAGroupEndsItsPacket(t *testing.T) {
+	from, to, _, _ := twoWorkers(t)
+	b, m := numbered(1)
+	m.Dst = netip.AddrFrom4([4]byte{239, 1, 2, 3})
+	to.groups = map[netip.Addr]*groupHere{m.Dst: {qps: []*qp{nil}}} // touching it is the fault
+	n, other := numbered(2)
+	if !from.handOver(to, &m, b, fromGroup) || !from.handOver(to, &other, n, fromOther) {
+		t.Fatal("the lane is full")
+	}
+	take := func() (fault any) {
+		defer func() { fault = recover() }()
+		to.takeLanes(math.MaxInt)
+		return nil
+	}
+	if take() == nil {
+		t.Fatal("the group's queue pair was not reached")
+	}
+	if again := take(); again != nil || to.lanesWait() {
+		t.Errorf("the packet was served again: %v", again)
+	}
+	if to.stats.PacketsIn != 1 {
+		t.Errorf("%d packets came in, want the one behind it", to.stats.PacketsIn)
+	}
+}

@@ -92,12 +92,7 @@ func (a *Adapter) Snapshot() Snapshot {
 	for _, w := range a.workers {
 		s.Workers = append(s.Workers, w.snapshot())
 	}
-	c := &a.control
-	s.Control = ControlSnapshot{
-		Requests: c.requests.Load(), Refused: c.refused.Load(), BadMessages: c.badMessages.Load(),
-		Programs: c.programs.Load(), Deaths: c.deaths.Load(), Faults: c.faults.Load(),
-		AsyncEvents: c.asyncEvents.Load(), AsyncLost: c.asyncLost.Load(), LinkDowns: c.linkDowns.Load(),
-	}
+	s.Control = a.control.snapshot()
 	s.Use = a.ledger.use(&a.ledger.adapter)
 	for _, e := range a.gids.load() {
 		s.GIDs = append(s.GIDs, e.gid)
@@ -106,6 +101,26 @@ func (a *Adapter) Snapshot() Snapshot {
 		s.Programs = append(s.Programs, ProgramSnapshot{
 			PID: p.pid, UID: p.uid, Since: p.since, Use: a.ledger.use(&p.account.program),
 		})
+	}
+	return s
+}
+
+func (c *controlStats) snapshot() ControlSnapshot {
+	return ControlSnapshot{
+		Requests: c.requests.Load(), Refused: c.refused.Load(), BadMessages: c.badMessages.Load(),
+		Programs: c.programs.Load(), Deaths: c.deaths.Load(), Faults: c.faults.Load(),
+		AsyncEvents: c.asyncEvents.Load(), AsyncLost: c.asyncLost.Load(), LinkDowns: c.linkDowns.Load(),
+	}
+}
+
+// counts is a snapshot of nothing but what workers and control plane count: any
+// program may ask for it as often as it likes.
+func (a *Adapter) counts() Snapshot {
+	s := Snapshot{Control: a.control.snapshot()}
+	for _, w := range a.workers {
+		var c WorkerSnapshot
+		w.do(func() { c = w.counts() })
+		s.Workers = append(s.Workers, c)
 	}
 	return s
 }

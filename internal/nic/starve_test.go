@@ -76,3 +76,22 @@ func TestManyAHsEndInParts(t *testing.T) {
 		t.Errorf("a turn met the end of %d handles, want %d at most", most, ahsPerCommand)
 	}
 }
+
+// A listing of counters, which any program may ask for without end, does not make
+// a worker look at each of the adapter's queue pairs.
+func TestCountersCostNoLookAtQPs(t *testing.T) {
+	a := startAdapter(t, func(c *Config) { c.Workers = 1 })
+	r := rawHello(t, a)
+	r.qp(r.pd(), r.cq(8))
+	w := a.workers[0]
+	const sentinel = 7
+	w.do(func() { w.byQPN[sentinel] = &qp{} }) // has no engine: who looks at it ends the worker
+	got := must[uapi.ListCountersReply](r, uapi.OpListCounters, nil).Counters
+	w.do(func() { delete(w.byQPN, sentinel) })
+	if len(got) < len(workerRows)+len(controlRows) || got[0].Name != workerRows[0].name {
+		t.Errorf("the listing has %d counters", len(got))
+	}
+	if n := a.Snapshot().Workers[0].QPs[qpstate.Reset]; n != 1 {
+		t.Errorf("%d queue pairs in RESET, want one", n)
+	}
+}

@@ -89,7 +89,7 @@ type WorkerSnapshot struct {
 // snapshot reads everything between two turns.
 func (w *worker) snapshot() (s WorkerSnapshot) {
 	w.do(func() {
-		s.Stats, s.Transport = w.stats, w.counters
+		s = w.counts()
 		for _, q := range w.byQPN {
 			s.QPs[q.engine.State()]++
 		}
@@ -100,3 +100,7 @@ func (w *worker) snapshot() (s WorkerSnapshot) {
 	})
 	return s
 }
+
+// counts is the part of a snapshot that costs the same however many queue pairs
+// there are; on the worker's goroutine.
+func (w *worker) counts() WorkerSnapshot { return WorkerSnapshot{Stats: w.stats, Transport: w.counters} }
