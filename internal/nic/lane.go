@@ -45,11 +45,11 @@ type handed struct {
 type origin uint8
 
 const (
-	fromWire  origin = iota
-	fromOther        // from the wire, by a worker that it was not meant for
-	fromLocal        // from a queue pair of this adapter
-	fromGroup        // a copy of one to a multicast group, by the worker that checked it
-	fromNowhere      // one that was served, or that a fault ended
+	fromWire    origin = iota
+	fromOther          // from the wire, by a worker that it was not meant for
+	fromLocal          // from a queue pair of this adapter
+	fromGroup          // a copy of one to a multicast group, by the worker that checked it
+	fromNowhere        // one that was served, or that a fault ended
 )
 
 // laneTo is this worker's lane to another one, made at first use.

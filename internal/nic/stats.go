@@ -103,4 +103,6 @@ func (w *worker) snapshot() (s WorkerSnapshot) {
 
 // counts is the part of a snapshot that costs the same however many queue pairs
 // there are; on the worker's goroutine.
-func (w *worker) counts() WorkerSnapshot { return WorkerSnapshot{Stats: w.stats, Transport: w.counters} }
+func (w *worker) counts() WorkerSnapshot {
+	return WorkerSnapshot{Stats: w.stats, Transport: w.counters}
+}
