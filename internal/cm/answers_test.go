@@ -3,11 +3,13 @@ package cm_test
 import (
 	"bytes"
 	"errors"
+	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/softroce/softroce/internal/cm"
 	"github.com/softroce/softroce/pkg/bth"
+	"github.com/softroce/softroce/pkg/qpstate"
 )
 
 // send hands an end a message that the other made up, and returns the answer.
@@ -190,6 +192,55 @@ func TestDestroyed(t *testing.T) {
 		t.Errorf("again: %v", err)
 	}
 	p.nothingLeft()
+}
+
+// TestREJWithoutREP: the peer's program went when its REP was lost; what it says
+// is about an id that was never heard of here.
+func TestREJWithoutREP(t *testing.T) {
+	p := newPair(t)
+	p.b.listen()
+	a, b := p.request()
+	ok(t, p.b.Accept(p.now, b, acceptParam(), nil))
+	p.b.sent() // lost
+	ok(t, p.b.Destroy(p.now, b))
+	p.exchange()
+	if ev := p.a.expect(cm.Rejected); ev.ID != a || ev.Status != int32(cm.RejConsumer) {
+		t.Errorf("%+v", ev)
+	}
+	p.advance(time.Second)
+	if n := p.b.Counters().Conns; n != 0 {
+		t.Errorf("%d ids left", n)
+	}
+	p.nothingLeft()
+}
+
+// TestIPv6 is a connection between IPv6 addresses, to a listener for all.
+func TestIPv6(t *testing.T) {
+	p := newPair(t)
+	p.a.addr, p.b.addr = netip.MustParseAddr("fd77::11"), netip.MustParseAddr("fe80::12")
+	must[cm.ListenerID](t)(p.b.Listen(cm.ListenArgs{Type: qpstate.UC, Service: cm.IPService(cm.SpaceTCP, port), Addr: netip.IPv6Unspecified()}))
+	args := connectArgs()
+	args.Type = qpstate.UC
+	args.CMA = cm.CMA{Src: netip.MustParseAddrPort("[fd77::11]:9"), Dst: netip.MustParseAddr("fe80::12%eth0")}
+	args.Path = path(p.a.addr, p.b.addr)
+	a := must[cm.CommID](t)(p.a.Connect(p.now, args))
+	p.exchange()
+	ev := p.b.expect(cm.ConnectRequest)
+	if ev.Remote != args.CMA.Src || ev.Local.String() != "[fe80::12]:7174" || ev.Type != qpstate.UC {
+		t.Errorf("%+v", ev)
+	}
+	ok(t, p.b.Accept(p.now, ev.ID, acceptParam(), nil))
+	p.exchange()
+	p.a.expect(cm.ConnectResponse)
+	state := qpstate.Reset
+	for _, to := range []qpstate.State{qpstate.Init, qpstate.RTR, qpstate.RTS} {
+		attr, mask, err := p.a.QPAttr(a, to, cm.Param{})
+		ok(t, err)
+		if state, err = qpstate.Check(qpstate.UC, state, &attr, mask); err != nil {
+			t.Error(err)
+		}
+	}
+	p.nothingLeftNow()
 }
 
 // TestQPNAgain: a peer may use its queue pair for the next connection when the

@@ -37,6 +37,7 @@ type Config struct {
 type Limits struct {
 	Conns     int // ids of all kinds, with those in time-wait; default 65,536
 	HalfOpen  int // requests of peers that are not established; default 8,192
+	PeerHalf  int // of those: of one address; default 2,048
 	Listeners int // default 4,096
 	Sends     int // MADs that wait to be sent; more are lost as in the network; default 4,096
 }
@@ -65,7 +66,7 @@ func (c *Config) withDefaults() (Config, error) {
 	for _, v := range []struct {
 		field *int
 		value int
-	}{{&l.Conns, 65536}, {&l.HalfOpen, 8192}, {&l.Listeners, 4096}, {&l.Sends, 4096}} {
+	}{{&l.Conns, 65536}, {&l.HalfOpen, 8192}, {&l.PeerHalf, 2048}, {&l.Listeners, 4096}, {&l.Sends, 4096}} {
 		if *v.field < 0 {
 			return d, fmt.Errorf("cm: limit %d is negative: %w", *v.field, ErrInvalid)
 		}

@@ -1,9 +1,9 @@
 package cm
 
-// TableSizes is the number of entries in the tables of peers' numbers, timers
-// and backlogs.
+// TableSizes is the number of entries in the tables of peers' numbers, timers,
+// backlogs and half-open requests.
 func TableSizes(m *Machine) int {
-	n := len(m.remotes) + len(m.qpns) + len(m.asked) + len(m.timers.heap)
+	n := len(m.remotes) + len(m.qpns) + len(m.asked) + len(m.timers.heap) + len(m.peerHalf)
 	for _, l := range m.listeners.byID {
 		n += len(l.waiting)
 	}

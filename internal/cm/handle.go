@@ -126,10 +126,7 @@ func (m *Machine) refused(from *Path, msg *REJ) *conn {
 	case c == nil || !c.isFrom(from):
 		return nil
 	case c.state == ReqSent || c.state == MRAReqRcvd:
-		if msg.Subject == SubjectREQ || msg.Reason == RejTimeout {
-			return c
-		}
-		return nil
+		return c // whatever came of the REQ: the peer's id may not be known here
 	case msg.Subject == SubjectREQ || c.remote != msg.LocalID:
 		return nil // it answers a duplicate, or another connection
 	}

@@ -142,6 +142,33 @@ func TestAnswerlessPeers(t *testing.T) {
 	p.nothingLeftNow()
 }
 
+// TestPeerHalf: one host cannot take the places of all.
+func TestPeerHalf(t *testing.T) {
+	p := newPair(t)
+	p.b = newEnd(t, addrB, guidB, cm.Limits{PeerHalf: 2})
+	p.b.listen()
+	other := newEnd(t, addrB.Next(), guidB+1, cm.Limits{})
+	ask := func(e *end, i int) cm.Verdict {
+		args := connectArgs()
+		args.Param.QPN += bth.QPN(i)
+		args.CMA.Src, args.Path = netip.AddrPortFrom(e.addr, 9), path(e.addr, addrB)
+		must[cm.CommID](t)(e.Connect(p.now, args))
+		return p.b.HandleMAD(p.now, path(addrB, e.addr), e.sent())
+	}
+	for i, want := range []cm.Verdict{cm.Handled, cm.Handled, cm.DropFull, cm.DropFull} {
+		if v := ask(p.a, i); v != want {
+			t.Errorf("request %d: %v, want %v", i, v, want)
+		}
+	}
+	if v := ask(other, 9); v != cm.Handled {
+		t.Errorf("another host: %v", v)
+	}
+	ok(t, p.b.Reject(p.now, p.b.expect(cm.ConnectRequest).ID, cm.RejConsumer, nil))
+	if v := ask(p.a, 5); v != cm.Handled {
+		t.Errorf("with one refused: %v", v)
+	}
+}
+
 // TestLimits: what does not fit is refused, or waits with the peer.
 func TestLimits(t *testing.T) {
 	p := newPair(t)
@@ -178,7 +205,7 @@ func TestLimits(t *testing.T) {
 	p.a.quiet()
 	p.advance(5 * time.Second) // the lost REP comes again
 	p.a.expect(cm.ConnectResponse)
-	for _, limits := range []cm.Limits{{Conns: -1}, {HalfOpen: -1}, {Listeners: -1}, {Sends: -1}} {
+	for _, limits := range []cm.Limits{{Conns: -1}, {HalfOpen: -1}, {PeerHalf: -1}, {Listeners: -1}, {Sends: -1}} {
 		if _, err := cm.New(cm.Config{GUID: 1, Limits: limits}); !errors.Is(err, cm.ErrInvalid) {
 			t.Errorf("%+v: %v", limits, err)
 		}

@@ -26,6 +26,7 @@ type Machine struct {
 	lastID   CommID
 	tidHigh  uint64 // upper half of own transaction ids, in place
 	halfOpen int
+	peerHalf map[bth.GID]int // of halfOpen, by the peer's address
 	counters Counters
 }
 
@@ -60,6 +61,8 @@ func newMachine(cfg Config) *Machine {
 		remotes: make(map[remoteKey]*conn),
 		qpns:    make(map[qpnKey]*conn),
 		asked:   make(map[requestKey]*conn),
+
+		peerHalf: make(map[bth.GID]int),
 	}
 	m.listeners.init(cfg.Limits.Listeners)
 	m.sends.limit = cfg.Limits.Sends
@@ -142,9 +145,19 @@ func (m *Machine) setState(c *conn, s State) {
 	switch now := c.isHalfOpen(); {
 	case now && !was:
 		m.halfOpen++
+		m.peerHalf[c.path.Remote]++
 	case was && !now:
 		m.halfOpen--
+		if m.peerHalf[c.path.Remote]--; m.peerHalf[c.path.Remote] == 0 {
+			delete(m.peerHalf, c.path.Remote)
+		}
 	}
+}
+
+// crowded says whether a request for l has to wait in the network: the program, or
+// this machine, has too many that are not established.
+func (m *Machine) crowded(l *listener, from *Path) bool {
+	return l.full() || m.halfOpen >= m.cfg.Limits.HalfOpen || m.peerHalf[from.Remote] >= m.cfg.Limits.PeerHalf
 }
 
 // becomeIdle ends a connection without time-wait.

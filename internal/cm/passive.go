@@ -28,7 +28,7 @@ func (m *Machine) handleREQ(now time.Time, from *Path, tid uint64, msg *REQ) Ver
 		m.refuseREQ(from, tid, msg, reason, info)
 		return Answered
 	}
-	if l.full() || m.halfOpen >= m.cfg.Limits.HalfOpen {
+	if m.crowded(l, from) {
 		return DropFull
 	}
 	c := m.newConn()

@@ -53,7 +53,7 @@ func (m *Machine) handleSIDRREQ(from *Path, tid uint64, msg *SIDRREQ) Verdict {
 		reply(m, from, tid, &SIDRREP{RequestID: msg.RequestID, Status: status, ServiceID: msg.ServiceID})
 		return Answered
 	}
-	if l.full() || m.halfOpen >= m.cfg.Limits.HalfOpen {
+	if m.crowded(l, from) {
 		return DropFull
 	}
 	c := m.newConn()

@@ -109,3 +109,19 @@ func TestSIDRUnanswered(t *testing.T) {
 	}
 	p.nothingLeft()
 }
+
+// TestSIDRBacklog: requests beyond it wait in the network.
+func TestSIDRBacklog(t *testing.T) {
+	p := newPair(t)
+	must[cm.ListenerID](t)(p.b.Listen(cm.ListenArgs{Type: qpstate.UD, Service: cm.IPService(cm.SpaceUDP, port), Backlog: 1}))
+	for range 2 {
+		must[cm.CommID](t)(p.a.Connect(p.now, sidrArgs()))
+	}
+	p.exchange()
+	first := p.b.expect(cm.ConnectRequest)
+	p.b.quiet()
+	ok(t, p.b.Taken(first.ID))
+	p.advance(5 * time.Second)
+	p.b.expect(cm.ConnectRequest)
+	p.nothingLeftNow()
+}
