@@ -18,6 +18,9 @@ const capNetBindService = 1 << 10
 // bindCM gives an identifier its own address and port. A loopback address that is
 // not the adapter's stands for all of its family, as with rdma_bind_addr(3).
 func (p *program) bindCM(m *uapi.CMAddrRequest) (reply, error) {
+	if err := p.checkPort(m.Own.Port); err != nil {
+		return reply{}, err
+	}
 	return p.onCMID(m.ID, func(g *gsi, id *cmID) (uapi.Body, error) {
 		if id.stage != cmIdle {
 			return nil, id.errStage("bind")
@@ -43,9 +46,6 @@ func (g *gsi) bind(id *cmID, own netip.AddrPort) error {
 	default:
 		return refuse(syscall.EADDRNOTAVAIL, "%v is no address of adapter %s", addr, g.a.cfg.Name)
 	}
-	if port := own.Port(); port != 0 && port < g.ports.open && !id.c.p.mayBindLow() {
-		return refuse(syscall.EACCES, "port %d: those below %d are for root and for programs with CAP_NET_BIND_SERVICE", port, g.ports.open)
-	}
 	if err := g.ports.bind(id, netip.AddrPortFrom(addr, own.Port())); err != nil {
 		return err
 	}
@@ -53,12 +53,16 @@ func (g *gsi) bind(id *cmID, own netip.AddrPort) error {
 	return nil
 }
 
-func (p *program) mayBindLow() bool {
-	if p.uid == 0 {
-		return true
+// checkPort refuses a port that is not for everybody.
+func (p *program) checkPort(port uint16) error {
+	open := p.a.gsi.ports.open // does not change
+	if port == 0 || port >= open || p.uid == 0 {
+		return nil
 	}
-	caps, err := foreign.Capabilities(p.cred)
-	return err == nil && caps&capNetBindService != 0
+	if caps, err := foreign.Capabilities(p.cred); err == nil && caps&capNetBindService != 0 {
+		return nil
+	}
+	return refuse(syscall.EACCES, "port %d: those below %d are for root and for programs with CAP_NET_BIND_SERVICE", port, open)
 }
 
 // addresses says what is known of an identifier.
@@ -116,6 +120,9 @@ func (p *program) resolveCMAddr(m *uapi.CMAddrRequest) (reply, error) {
 	peer := addrOf(&m.Peer)
 	var own netip.Addr
 	var tos uint8
+	if err := p.checkPort(m.Own.Port); err != nil {
+		return reply{}, err
+	}
 	if _, err := p.onCMID(m.ID, func(g *gsi, id *cmID) (uapi.Body, error) {
 		if err := g.mayResolve(id, m, peer); err != nil {
 			return nil, err
