@@ -118,6 +118,13 @@ var (
 	slabDesc  = workerDesc("slab_bytes", "Bytes held by copies of requests in flight.")
 	usedDesc  = desc("resource_used", "Use of a limited resource by all programs.", "resource")
 	limitDesc = desc("resource_limit", "Limit of a resource for all programs together.", "resource")
+	cmSent    = desc("cm_messages_total", "Messages of the connection manager by direction (sent, rcvd) and kind.", "direction", "message")
+	cmMADs    = desc("cm_mads_total", "Management datagrams received with the right keys, by what became of them.", "verdict")
+	cmResent  = desc("cm_resent_total", "Messages of the connection manager sent again after a time without an answer.")
+	cmLost    = desc("cm_lost_total", "Messages of the connection manager that could not be sent.")
+	cmEvents  = desc("cm_events_total", "Events of the connection manager written.")
+	cmHeld    = desc("cm_events_held_total", "Events of the connection manager that waited for room in a program's pipe.")
+	cmNow     = desc("cm_ids", "What the connection manager holds: connections, those of them that are half open, listeners.", "kind")
 	bufDesc   = desc("receive_buffer_bytes", "Receive buffer of one socket as the kernel gave it.")
 	infoDesc  = desc("gid_info", "The adapter's GIDs by index; always 1.", "index", "gid")
 )
@@ -132,6 +139,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 	for _, d := range []*prometheus.Desc{
 		naksDesc, dropsDesc, handled, sendErrs, qpsDesc, slabDesc, usedDesc, limitDesc, bufDesc, infoDesc,
+		cmSent, cmMADs, cmResent, cmLost, cmEvents, cmHeld, cmNow,
 	} {
 		ch <- d
 	}
@@ -178,6 +186,24 @@ func (e *emitter) adapterMetrics(s *nic.Snapshot) {
 		e.gauge(infoDesc, 1, strconv.Itoa(i), g.String())
 	}
 	e.gauge(bufDesc, float64(s.RecvBuffer))
+	e.connectionManager(&s.CM)
+}
+
+func (e *emitter) connectionManager(s *nic.CMSnapshot) {
+	for _, m := range s.Messages {
+		e.counter(cmSent, m.Sent, "sent", m.Name)
+		e.counter(cmSent, m.Received, "rcvd", m.Name)
+	}
+	for _, v := range s.Verdicts {
+		e.counter(cmMADs, v.Count, v.Name)
+	}
+	e.counter(cmResent, s.Resent)
+	e.counter(cmLost, s.Lost)
+	e.counter(cmEvents, s.Events)
+	e.counter(cmHeld, s.Held)
+	e.gauge(cmNow, float64(s.Connections), "connections")
+	e.gauge(cmNow, float64(s.HalfOpen), "half_open")
+	e.gauge(cmNow, float64(s.Listeners), "listeners")
 }
 
 func (e *emitter) worker(worker string, w *nic.WorkerSnapshot) {

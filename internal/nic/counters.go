@@ -112,6 +112,7 @@ func (p *program) listCounters(*uapi.ListCountersRequest) (reply, error) {
 				s.total(func(w *WorkerSnapshot) uint64 { return w.Transport.Verdicts[v] }))
 		}
 	}
+	r.Counters = append(r.Counters, s.CM.counters()...)
 	return reply{body: r}, nil
 }
 

@@ -201,7 +201,10 @@ func TestWaysToPeersAreBounded(t *testing.T) {
 			t.Errorf("%d ways, %d keys", len(g.ways), len(g.paths))
 		}
 		for _, p := range []cm.Path{
-			{Local: local}, {Remote: local}, {Local: local, Remote: bth.GID{0: 0xFF}}, {Local: local, Remote: bth.GID{10: 0xFF, 11: 0xFF}},
+			{Local: local},
+			{Remote: local},
+			{Local: local, Remote: bth.GID{0: 0xFF}},
+			{Local: local, Remote: bth.GID{10: 0xFF, 11: 0xFF}},
 			{Local: local, Remote: bth.GID{0: 0xFD, 15: 1}},
 		} {
 			if g.wayTo(&p) != 0 {

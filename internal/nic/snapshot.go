@@ -39,6 +39,7 @@ type Snapshot struct {
 	Name     string
 	Workers  []WorkerSnapshot
 	Control  ControlSnapshot
+	CM       CMSnapshot
 	Use      []ResourceUse // one per Resource
 	Programs []ProgramSnapshot
 	GIDs     []bth.GID // by index; zero: a hole
@@ -93,6 +94,7 @@ func (a *Adapter) Snapshot() Snapshot {
 		s.Workers = append(s.Workers, w.snapshot())
 	}
 	s.Control = a.control.snapshot()
+	s.CM = a.cmSnapshot()
 	s.Use = a.ledger.use(&a.ledger.adapter)
 	for _, e := range a.gids.load() {
 		s.GIDs = append(s.GIDs, e.gid)
