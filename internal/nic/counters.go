@@ -92,6 +92,7 @@ func (s *Snapshot) total(value func(*WorkerSnapshot) uint64) (n uint64) {
 // for the workers, and holds no lock.
 func (p *program) listCounters(*uapi.ListCountersRequest) (reply, error) {
 	s := p.a.counts()
+	s.CM = p.a.cmSnapshot()
 	r := &uapi.ListCountersReply{}
 	add := func(name, help string, value uint64) {
 		r.Counters = append(r.Counters, uapi.Counter{Name: name, Help: help, Value: value})
