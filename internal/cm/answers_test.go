@@ -214,6 +214,30 @@ func TestREJWithoutREP(t *testing.T) {
 	p.nothingLeft()
 }
 
+// TestDREQWithoutREP: the same, and the REJ is lost as well, or the REP comes last.
+func TestDREQWithoutREP(t *testing.T) {
+	p := newPair(t)
+	p.b.listen()
+	a, b := p.request()
+	ok(t, p.b.Accept(p.now, b, acceptParam(), nil))
+	rep := p.b.sent()
+	ok(t, p.b.Destroy(p.now, b))
+	p.b.PollSend() // the REJ is lost
+	p.exchange()
+	if ev := p.a.expect(cm.Rejected); ev.ID != a || ev.Status != int32(cm.RejConsumer) {
+		t.Errorf("%+v", ev)
+	}
+	p.a.HandleMAD(p.now, path(addrA, addrB), rep)
+	p.a.quiet()
+	// A kernel's active side does not connect the DREQ with its REQ. Its RTU is
+	// answered in time-wait, too.
+	if _, got := p.send(p.b, &cm.RTU{LocalID: a, RemoteID: b}); got == nil || got.Attr() != cm.AttrREJ {
+		t.Errorf("the RTU is answered by %+v", got)
+	}
+	p.exchange()
+	p.nothingLeft()
+}
+
 // TestIPv6 is a connection between IPv6 addresses, to a listener for all.
 func TestIPv6(t *testing.T) {
 	p := newPair(t)

@@ -44,8 +44,9 @@ func (m *Machine) disconnect(now time.Time, id CommID, private []byte) error {
 func (m *Machine) handleDREQ(now time.Time, from *Path, tid uint64, msg *DREQ) Verdict {
 	c := m.peer(from, msg.RemoteID, msg.LocalID)
 	if c == nil {
+		v := m.overtaken(from, msg)
 		reply(m, from, tid, &DREP{LocalID: msg.RemoteID, RemoteID: msg.LocalID})
-		return Answered
+		return v
 	}
 	if msg.RemoteQPN&bth.QPNMask != c.qpn {
 		return DropUnknown
@@ -70,6 +71,19 @@ func (m *Machine) handleDREQ(now time.Time, from *Path, tid uint64, msg *DREQ) V
 	case ReqSent, MRAReqRcvd, ReqRcvd, SIDRReqSent, SIDRReqRcvd, SIDRAnswered, stateCount:
 	}
 	return DropState
+}
+
+// overtaken is for a DREQ that names an id of this side with an id of the peer
+// that is not known: when a REP is awaited, the peer's program went, and the DREQ
+// was faster than the REP. The request is over.
+func (m *Machine) overtaken(from *Path, msg *DREQ) Verdict {
+	c := m.conns[msg.RemoteID]
+	if c == nil || !c.isFrom(from) || msg.RemoteQPN&bth.QPNMask != c.qpn || c.state != ReqSent && c.state != MRAReqRcvd {
+		return Answered
+	}
+	m.becomeIdle(c)
+	m.event(c, Event{Kind: Rejected, Status: int32(RejConsumer)})
+	return Handled
 }
 
 // handleDREP: the peer agrees.

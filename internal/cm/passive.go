@@ -250,7 +250,7 @@ func (m *Machine) reject(now time.Time, id CommID, reason RejectReason, private 
 func (m *Machine) handleRTU(from *Path, tid uint64, msg *RTU) Verdict {
 	c := m.peer(from, msg.RemoteID, msg.LocalID)
 	switch {
-	case c == nil || c.state == Idle:
+	case c == nil || c.state == Idle || c.state == TimeWait:
 		// It believes in a connection that is not there.
 		reply(m, from, tid, &REJ{LocalID: msg.RemoteID, RemoteID: msg.LocalID, Subject: SubjectOther, Reason: RejInvalidCommID})
 		return Answered
