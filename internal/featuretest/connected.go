@@ -56,31 +56,26 @@ func writeCase(a, b *end, typ verbs.QPType, op verbs.WROpcode) {
 	connect(a, b, typ)
 	for i, n := range []int{1, 4096, long} {
 		want := a.fill(0, n, i)
-		wr := a.rdma(op, b, 0, 512, n)
+		wr := a.rdma(op, b, 512, n)
 		wr.ImmData = 0xA1B2C3D4
 		if op == verbs.WRRDMAWriteWithImm {
 			b.recv(uint64(i), 0, 0)
 			a.do(wr)
 			b.received(b.next(uint64(i), verbs.WCSuccess), verbs.WCRecvRDMAWithImm, n, true)
 		} else {
+			arrived := arrivals(a, b)
 			a.do(wr)
-			b.arrived(512, want)
+			arrived()
 		}
 		b.same(512, want)
 	}
-}
-
-// arrived waits for the last byte: a UC WRITE completes when it is sent.
-func (e *end) arrived(off int, want []byte) {
-	e.t.Helper()
-	e.eventually("the last byte arrives", func() bool { return e.mr.Bytes()[off+len(want)-1] == want[len(want)-1] })
 }
 
 func readCase(a, b *end) {
 	connect(a, b, verbs.RC)
 	for i, n := range []int{1, 4096, long} {
 		want := b.fill(512, n, i)
-		if wc := a.do(a.rdma(verbs.WRRDMARead, b, 0, 512, n)); wc.Opcode != verbs.WCRDMARead || int(wc.ByteLen) != n {
+		if wc := a.do(a.rdma(verbs.WRRDMARead, b, 512, n)); wc.Opcode != verbs.WCRDMARead || int(wc.ByteLen) != n {
 			a.t.Errorf("completion %+v", wc)
 		}
 		a.same(0, want)
@@ -94,7 +89,7 @@ func (e *end) setCell(off int, v uint64) { binary.NativeEndian.PutUint64(e.mr.By
 func cmpSwapCase(a, b *end) {
 	connect(a, b, verbs.RC)
 	b.setCell(64, 5)
-	wr := a.rdma(verbs.WRAtomicCmpAndSwp, b, 0, 64, 8)
+	wr := a.rdma(verbs.WRAtomicCmpAndSwp, b, 64, 8)
 	wr.CompareAdd, wr.Swap = 5, 9
 	a.do(wr)
 	if a.cell(0) != 5 || b.cell(64) != 9 {
@@ -109,7 +104,7 @@ func cmpSwapCase(a, b *end) {
 func fetchAddCase(a, b *end) {
 	connect(a, b, verbs.RC)
 	b.setCell(64, 40)
-	wr := a.rdma(verbs.WRAtomicFetchAdd, b, 0, 64, 8)
+	wr := a.rdma(verbs.WRAtomicFetchAdd, b, 64, 8)
 	wr.CompareAdd = 2
 	a.do(wr)
 	if a.cell(0) != 40 || b.cell(64) != 42 {
@@ -132,7 +127,7 @@ func rnrCase(a, b *end) {
 func ucReadCase(a, b *end) {
 	connect(a, b, verbs.UC)
 	for _, op := range []verbs.WROpcode{verbs.WRRDMARead, verbs.WRAtomicFetchAdd, verbs.WRSendWithInv} {
-		_, err := a.qp.PostSend(a.rdma(op, b, 0, 0, 8))
+		_, err := a.qp.PostSend(a.rdma(op, b, 0, 8))
 		a.refused(op.String()+" on UC", err)
 	}
 }
@@ -141,11 +136,10 @@ func ucReadCase(a, b *end) {
 func ucNoReceiveCase(a, b *end) {
 	connect(a, b, verbs.UC)
 	a.fill(0, long, 1)
-	a.do(verbs.SendWR{Opcode: verbs.WRSend, SGList: []verbs.SGE{a.mr.SGE(0, long)}})
+	arrived := arrivals(a, b)
+	a.do(a.send(0, long))
+	arrived()
 	want := a.fill(long, 100, 2)
-	// A WRITE behind it tells that the SEND is over at the peer.
-	a.do(a.rdma(verbs.WRRDMAWrite, b, long, 1000, 100))
-	b.arrived(1000, want)
 	b.recv(3, 0, 200)
 	a.do(verbs.SendWR{Opcode: verbs.WRSend, SGList: []verbs.SGE{a.mr.SGE(long, 100)}})
 	b.received(b.next(3, verbs.WCSuccess), verbs.WCRecv, 100, false)
@@ -179,9 +173,9 @@ func sgeCase(a, b *end) {
 func unsignaledCase(a, b *end) {
 	connect(a, b, verbs.RC)
 	for range 10 {
-		a.post(a.rdma(verbs.WRRDMAWrite, b, 0, 0, 64))
+		a.post(a.rdma(verbs.WRRDMAWrite, b, 0, 64))
 	}
-	a.do(a.rdma(verbs.WRRDMAWrite, b, 0, 0, 64))
+	a.do(a.rdma(verbs.WRRDMAWrite, b, 0, 64))
 	a.none()
 }
 
@@ -190,7 +184,7 @@ func fenceCase(a, b *end) {
 	connect(a, b, verbs.RC)
 	want := b.fill(0, long, 6)
 	b.recv(1, 2*long, long)
-	a.post(a.rdma(verbs.WRRDMARead, b, 0, 0, long))
+	a.post(a.rdma(verbs.WRRDMARead, b, 0, long))
 	a.do(verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendFence, SGList: []verbs.SGE{a.mr.SGE(0, long)}})
 	b.next(1, verbs.WCSuccess)
 	b.same(2*long, want)

@@ -202,10 +202,10 @@ func (e *end) recv(wrid uint64, off, n int) {
 	e.must(err)
 }
 
-// rdma is a request between the regions.
-func (e *end) rdma(op verbs.WROpcode, to *end, off, roff, n int) verbs.SendWR {
+// rdma is a request between the start of the region and a place in the other.
+func (e *end) rdma(op verbs.WROpcode, to *end, roff, n int) verbs.SendWR {
 	return verbs.SendWR{
-		Opcode: op, SGList: []verbs.SGE{e.mr.SGE(off, n)}, RemoteAddr: to.mr.Addr() + uint64(roff), RKey: to.mr.RKey(),
+		Opcode: op, SGList: []verbs.SGE{e.mr.SGE(0, n)}, RemoteAddr: to.mr.Addr() + uint64(roff), RKey: to.mr.RKey(),
 	}
 }
 

@@ -21,7 +21,7 @@ func commEstCase(a, b *end) {
 	}
 	b.modify(attr, verbs.QPStateMask|verbs.QPAVMask|verbs.QPPathMTUMask|verbs.QPDestQPNMask|verbs.QPRQPSNMask|
 		verbs.QPMaxDestRDAtomicMask|verbs.QPMinRNRTimerMask)
-	a.do(a.rdma(verbs.WRRDMAWrite, b, 0, 0, 64))
+	a.do(a.rdma(verbs.WRRDMAWrite, b, 0, 64))
 	if ev := b.event(verbs.EventCommEst); ev.QP != b.qp {
 		b.t.Errorf("event %+v, want the queue pair's", ev)
 	}
@@ -31,7 +31,7 @@ func commEstCase(a, b *end) {
 func requestErrCase(a, b *end) {
 	a.qp, b.qp = a.newQP(verbs.RC, nil), b.newQP(verbs.RC, nil)
 	join(a, b, a.qp, b.qp, verbs.RCConfig{})
-	wr := a.rdma(verbs.WRAtomicFetchAdd, b, 0, 0, 8)
+	wr := a.rdma(verbs.WRAtomicFetchAdd, b, 0, 8)
 	b.modify(verbs.QPAttr{AccessFlags: uint32(verbs.AccessRemoteWrite)}, verbs.QPAccessFlagsMask)
 	a.fails(wr, verbs.WCRemInvReqErr)
 	if ev := b.event(verbs.EventQPReqErr); ev.QP != b.qp {
@@ -56,7 +56,7 @@ func overflowCase(a, b *end) {
 	a.cq = cq
 	connect(a, b, verbs.RC)
 	for range 2 * cq.Cap() {
-		wr := a.rdma(verbs.WRRDMAWrite, b, 0, 0, 64)
+		wr := a.rdma(verbs.WRRDMAWrite, b, 0, 64)
 		wr.Flags = verbs.SendSignaled
 		a.post(wr)
 	}

@@ -28,13 +28,13 @@ func (e *end) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) {
 // drainCase: SQD finishes what began, starts nothing, and RTS goes on.
 func drainCase(a, b *end) {
 	connect(a, b, verbs.RC)
-	a.do(a.rdma(verbs.WRRDMAWrite, b, 0, 0, 64))
+	a.do(a.rdma(verbs.WRRDMAWrite, b, 0, 64))
 	a.modify(verbs.QPAttr{State: verbs.StateSQD, EnSQDAsyncNotify: true}, verbs.QPStateMask|verbs.QPEnSQDAsyncNotifyMask)
 	if ev := a.event(verbs.EventSQDrained); ev.QP != a.qp {
 		a.t.Errorf("event %+v, want the queue pair's", ev)
 	}
 	want := a.fill(0, 100, 1)
-	wr := a.rdma(verbs.WRRDMAWrite, b, 0, 1000, 100)
+	wr := a.rdma(verbs.WRRDMAWrite, b, 1000, 100)
 	wr.WRID, wr.Flags = 5, verbs.SendSignaled
 	a.post(wr)
 	b.qp2way(a)
@@ -48,7 +48,7 @@ func drainCase(a, b *end) {
 // its turn.
 func (e *end) qp2way(to *end) {
 	e.t.Helper()
-	e.do(e.rdma(verbs.WRRDMARead, to, 0, 0, 8))
+	e.do(e.rdma(verbs.WRRDMARead, to, 0, 8))
 }
 
 func sqdAttributesCase(a, b *end) {
@@ -61,7 +61,7 @@ func sqdAttributesCase(a, b *end) {
 	if attr.Timeout != 10 || attr.RetryCnt != 3 || attr.RNRRetry != 2 {
 		a.t.Errorf("attributes %+v", attr)
 	}
-	a.do(a.rdma(verbs.WRRDMAWrite, b, 0, 0, 64))
+	a.do(a.rdma(verbs.WRRDMAWrite, b, 0, 64))
 }
 
 func flushCase(a, b *end) {
@@ -132,8 +132,8 @@ func postingCase(a, _ *end) {
 
 func rtsAttributesCase(a, b *end) {
 	connect(a, b, verbs.RC)
-	a.do(a.rdma(verbs.WRRDMAWrite, b, 0, 0, 64))
+	a.do(a.rdma(verbs.WRRDMAWrite, b, 0, 64))
 	b.modify(verbs.QPAttr{AccessFlags: uint32(verbs.AccessRemoteRead), MinRNRTimer: 3}, verbs.QPAccessFlagsMask|verbs.QPMinRNRTimerMask)
-	a.do(a.rdma(verbs.WRRDMARead, b, 0, 0, 64))
-	a.fails(a.rdma(verbs.WRRDMAWrite, b, 0, 0, 64), verbs.WCRemInvReqErr)
+	a.do(a.rdma(verbs.WRRDMARead, b, 0, 64))
+	a.fails(a.rdma(verbs.WRRDMAWrite, b, 0, 64), verbs.WCRemInvReqErr)
 }

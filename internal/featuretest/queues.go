@@ -27,7 +27,7 @@ func resizeCase(a, b *end) {
 	a.cq = cq
 	connect(a, b, verbs.RC)
 	write := func(id uint64) {
-		wr := a.rdma(verbs.WRRDMAWrite, b, 0, 0, 64)
+		wr := a.rdma(verbs.WRRDMAWrite, b, 0, 64)
 		wr.WRID, wr.Flags = id, verbs.SendSignaled
 		a.post(wr)
 	}
@@ -59,7 +59,7 @@ func extendedCase(a, b *end) {
 		a.t.Fatalf("an empty queue: %v, want ENOENT", err)
 	}
 	for id := range uint64(2) {
-		wr := a.rdma(verbs.WRRDMARead, b, 0, 0, 100)
+		wr := a.rdma(verbs.WRRDMARead, b, 0, 100)
 		wr.WRID, wr.Flags = id, verbs.SendSignaled
 		a.post(wr)
 	}
@@ -92,7 +92,7 @@ func vectorsCase(a, b *end) {
 		a.must(err)
 		a.cq = cq
 		connect(a, b, verbs.RC)
-		a.do(a.rdma(verbs.WRRDMAWrite, b, 0, 0, 64))
+		a.do(a.rdma(verbs.WRRDMAWrite, b, 0, 64))
 	}
 	_, err := a.dev.CreateCQ(16, nil, n)
 	a.refused("a vector too many", err)
@@ -124,7 +124,7 @@ func channelCase(a, b *end) {
 	for _, cq := range []*verbs.CQ{a.armed(ch, false), a.armed(ch, false)} {
 		a.cq = cq
 		connect(a, b, verbs.RC)
-		wr := a.rdma(verbs.WRRDMAWrite, b, 0, 0, 64)
+		wr := a.rdma(verbs.WRRDMAWrite, b, 0, 64)
 		wr.Flags = verbs.SendSignaled
 		a.post(wr)
 		if got := a.get(ch); got != cq {
@@ -172,6 +172,6 @@ func resourcesCase(a, b *end) {
 func countersCase(a, b *end) {
 	connect(a, b, verbs.RC)
 	before := a.counter("sent_pkts")
-	a.do(a.rdma(verbs.WRRDMAWrite, b, 0, 0, 64))
+	a.do(a.rdma(verbs.WRRDMAWrite, b, 0, 64))
 	a.eventually("sent_pkts counts", func() bool { return a.counter("sent_pkts") > before })
 }
