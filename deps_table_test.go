@@ -248,6 +248,10 @@ var rules = []rule{
 		may: public, testsMay: edgeTests, unix: true,
 	},
 	{
+		path: "internal/rping", is: "rdma-core's rping: pings by the connection manager", never: "flags, sockets of the adapter",
+		may: public, testsMay: edgeTests, unix: true,
+	},
+	{
 		path: "internal/perf", is: "bandwidth and latency of the verbs, measured", never: "flags, sockets of the adapter",
 		may: public, testsMay: edgeTests, unix: true,
 	},
@@ -265,7 +269,7 @@ var rules = []rule{
 	},
 	{
 		path: "cmd/softroce/...", is: "flags, signals, output", never: "logic worth a test of its own",
-		may:      join(public, []string{"internal/nic", "internal/shm", "internal/capture", "internal/metrics", "internal/demo", "internal/pingpong", "internal/perf", "internal/inspect", cobra, pflag, prometheus}),
+		may:      join(public, []string{"internal/nic", "internal/shm", "internal/capture", "internal/metrics", "internal/demo", "internal/pingpong", "internal/rping", "internal/perf", "internal/inspect", cobra, pflag, prometheus}),
 		testsMay: edgeTests, unix: true,
 	},
 	{

@@ -95,7 +95,8 @@ programs use it through the Go package pkg/verbs, with the verbs of RDMA.
 Try it on one machine, without anything else:   softroce demo
 Run an adapter:                                 softroce daemon --addr 192.0.2.1
 Look at it, its objects and its counters:       softroce devinfo, softroce resource, softroce stat
-Ping-pong with rdma-core's ibv_*_pingpong:       softroce pingpong [rc | uc | ud | srq] [HOST]`,
+Ping-pong with rdma-core's ibv_*_pingpong:       softroce pingpong [rc | uc | ud | srq] [HOST]
+Ping by address, as rdma-core's rping does:      softroce rping {-s | -c -a HOST}`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       version(),
@@ -103,7 +104,7 @@ Ping-pong with rdma-core's ibv_*_pingpong:       softroce pingpong [rc | uc | ud
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return &exitError{exitUsage, fmt.Errorf("%w (see %s --help)", err, c.CommandPath())}
 	})
-	root.AddCommand(newDaemonCmd(), newDevinfoCmd(), newDemoCmd(), newDecodeCmd(), newPingpongCmd(), newPerfCmd(), newResourceCmd(), newStatCmd())
+	root.AddCommand(newDaemonCmd(), newDevinfoCmd(), newDemoCmd(), newDecodeCmd(), newPingpongCmd(), newPerfCmd(), newRpingCmd(), newResourceCmd(), newStatCmd())
 	working(root)
 	return root
 }

@@ -74,6 +74,7 @@ func TestF46EveryVerbEveryTool(t *testing.T) {
 			}
 		})
 	}
+	t.Run("rping", func(t *testing.T) { rpings(t, server, client) })
 	t.Run("demo", func(t *testing.T) {
 		p := tool(t, "demo", "--addr", addrs[2].String()+","+addrs[3].String())
 		p.finish(t)
@@ -85,6 +86,25 @@ func TestF46EveryVerbEveryTool(t *testing.T) {
 			}
 		}
 	})
+}
+
+// rpings pings from one daemon to the other by the connection manager.
+func rpings(t *testing.T, server, client *daemon) {
+	srv := tool(t, "rping", "-s", "-d", "-S", "4096", "--socket", server.socket)
+	eventually(t, "the server listens", func() bool { return srv.ended() || strings.Contains(srv.out.String(), "listening on") })
+	cl := tool(t, "rping", "-c", "-a", server.addr.String(), "-v", "-V", "-C", "3", "-S", "4096", "--socket", client.socket)
+	cl.finish(t)
+	srv.finish(t)
+	for p, wants := range map[*toolProcess][]string{
+		cl:  {"ping data: rdma-ping-2: CDEF", "3 pings of 4096 bytes with " + server.addr.String(), "checked"},
+		srv: {"3 pings of 4096 bytes with " + client.addr.String()},
+	} {
+		for _, want := range wants {
+			if !strings.Contains(p.out.String(), want) {
+				t.Errorf("%v says nothing of %q:\n%s", p.cmd.Args[1:], want, p.out.String())
+			}
+		}
+	}
 }
 
 // A toolProcess is a running softroce tool.

@@ -51,6 +51,9 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"unknown command", []string{"nonsense"}, 2, []string{`unknown command "nonsense"`}},
 		{"unknown verb of perf", []string{"perf", "nonsense"}, 2, []string{`unknown command "nonsense"`}},
+		{"rping without a role", []string{"rping"}, 2, []string{"server", "client"}},
+		{"rping to nobody", []string{"rping", "-c"}, 2, []string{"-a"}},
+		{"rping of nothing", []string{"rping", "-s", "-S", "0"}, 2, []string{"-S 0", "16"}},
 		{"perf without a verb", []string{"perf"}, 2, []string{"write, read, send or atomic"}},
 		{"unknown flag", []string{"perf", "write", "--bogus"}, 2, []string{"--bogus", "softroce perf write --help"}},
 		{"value of a flag", []string{"pingpong", "-n", "many"}, 2, []string{"many", "--iters"}},
