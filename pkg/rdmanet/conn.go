@@ -24,7 +24,8 @@ type Conn struct {
 	closeQP       func() error // ends the connection; nil: the endpoint's queue pair is destroyed
 	peer          hello
 
-	reading, writing sync.Mutex // one Read, one Write at a time; before mu
+	reading, writing sync.Mutex   // one Read, one Write at a time; before mu
+	sge              [1]verbs.SGE // guarded by writing
 
 	mu sync.Mutex
 	// What came: recvd bytes in all, of which read ones went to the program, and
@@ -179,8 +180,8 @@ func (c *Conn) writeChunk(b []byte) {
 	c.window -= n
 	wr := c.message(kindData, uint32(n))
 	wr.WRID, wr.RemoteAddr, wr.RKey = n, c.peer.addr+to, c.peer.rkey
-	sge := [1]verbs.SGE{c.e.sendMR.SGE(int(at), len(b))}
-	wr.SGList = sge[:]
+	c.sge[0] = c.e.sendMR.SGE(int(at), len(b))
+	wr.SGList = c.sge[:]
 	c.mu.Unlock()
 	copy(c.e.sendMR.Bytes()[at:], b)
 	_, err := c.e.qp.PostSend(wr)

@@ -10,7 +10,7 @@ import (
 // Config says how large a connection is. The zero value is usable.
 type Config struct {
 	// RecvBuffer is how many bytes wait for Read at most; SendBuffer how many of
-	// Write are on their way. 4 KiB to 1 GiB; 0: 512 KiB.
+	// Write are on their way. 4 KiB to 1 GiB; 0: 2 MiB and 1 MiB.
 	RecvBuffer, SendBuffer int
 	// Receives is how many messages of the peer wait at most, 8 to 1,023; 0: 128.
 	Receives int
@@ -18,7 +18,8 @@ type Config struct {
 
 // Bounds and defaults; our own tuning.
 const (
-	minBuffer, maxBuffer, defaultBuffer       = 4 << 10, 1 << 30, 512 << 10
+	minBuffer, maxBuffer                      = 4 << 10, 1 << 30
+	defaultRecvBuffer, defaultSendBuffer      = 2 << 20, 1 << 20
 	minReceives, maxReceives, defaultReceives = 8, maxGrant, 128
 	// sends is the length of the send queue.
 	sends = 128
@@ -37,8 +38,8 @@ func (c *Config) withDefaults() (Config, error) {
 		field         *int
 		min, max, def int
 	}{
-		{"receive buffer", &d.RecvBuffer, minBuffer, maxBuffer, defaultBuffer},
-		{"send buffer", &d.SendBuffer, minBuffer, maxBuffer, defaultBuffer},
+		{"receive buffer", &d.RecvBuffer, minBuffer, maxBuffer, defaultRecvBuffer},
+		{"send buffer", &d.SendBuffer, minBuffer, maxBuffer, defaultSendBuffer},
 		{"receives", &d.Receives, minReceives, maxReceives, defaultReceives},
 	} {
 		if *v.field == 0 {
