@@ -41,7 +41,7 @@ func (w *worker) pullLocal(q *qp, budget int) (sent int, more bool) {
 		}
 		n, ok := w.give(q, h, budget-sent)
 		if !ok {
-			more = false
+			sent, more = w.spent(q, sent)
 			break
 		}
 		l.put()
@@ -65,7 +65,7 @@ func (w *worker) pullHere(q *qp, budget int) (sent int, more bool) {
 	for sent < budget {
 		n, ok := w.give(q, h, budget-sent)
 		if !ok {
-			return sent, false
+			return w.spent(q, sent)
 		}
 		sent += n
 		w.takeHanded(h)

@@ -422,7 +422,7 @@ func (w *worker) pull(q *qp, budget int) (sent int, more bool) {
 					continue
 				}
 			}
-			return sent, false
+			return w.spent(q, sent)
 		}
 		if q.datagrams {
 			w.batch.addDatagram(q, q.link.ahs.last, n, &tx)
@@ -434,6 +434,19 @@ func (w *worker) pull(q *qp, budget int) (sent int, more bool) {
 		sent += n + w.pullMiddles(q, &tx)
 	}
 	return sent, true
+}
+
+// localCost is what a batch of requests that make no packet takes of a turn's
+// budget, in bytes; our own tuning.
+const localCost = turnBytes / 4
+
+// spent is what a queue pair without packets took of the turn, and whether it has
+// more to do: requests that make no packet are carried out some at a time.
+func (w *worker) spent(q *qp, sent int) (spent int, more bool) {
+	if q.engine.LocalWaiting() {
+		return sent + localCost, true
+	}
+	return sent, false
 }
 
 // pullMiddles takes the Middle packets that follow a packet of a long message,

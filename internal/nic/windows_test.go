@@ -195,3 +195,53 @@ func TestDeathWithWindows(t *testing.T) {
 	returnsTo(t, base)
 	wantNothingLeft(t, a)
 }
+
+// Many requests that make no packet are carried out some at a time, and all of
+// them, whether the peer is on the wire, on another worker or on the same one.
+func TestManyBindsAreAllDone(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		workers  int
+		adapters int
+	}{{"over the wire", 1, 2}, {"between two workers", 2, 1}, {"on one worker", 1, 1}} {
+		t.Run(c.name, func(t *testing.T) {
+			as := []*Adapter{startAdapter(t, func(cfg *Config) { cfg.Workers = c.workers }), nil}
+			if as[1] = as[0]; c.adapters == 2 {
+				as[1] = startAdapter(t, nil)
+			}
+			x, y := newEndpoint(t, openDevice(t, as[0]), 8192), newEndpoint(t, openDevice(t, as[1]), 8192)
+			const binds = 300
+			qp, err := x.pd.CreateQP(&verbs.QPInitAttr{SendCQ: x.cq, RecvCQ: x.cq, Type: verbs.RC, Cap: verbs.QPCap{MaxSendWR: 2*binds + 1, MaxSendSGE: 1}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			x.qp = qp
+			connectPair(t, x, y)
+			mr, err := x.pd.AllocMR(4096, verbs.AccessLocalWrite|verbs.AccessMWBind)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mw, err := x.pd.AllocMW(verbs.MWType2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var wrs []verbs.SendWR
+			key := mw.RKey()
+			for range binds {
+				wr := mw.BindWR(mr, mr.Addr(), 64, verbs.AccessRemoteRead)
+				key = verbs.IncRKey(key)
+				wr.Bind.RKey = key
+				wrs = append(wrs, wr, verbs.SendWR{Opcode: verbs.WRLocalInv, InvalidateRKey: key})
+			}
+			wrs = append(wrs, verbs.SendWR{
+				WRID: 77, Opcode: verbs.WRRDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{x.mr.SGE(0, 8)}, RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey(),
+			})
+			if _, err := x.qp.PostSend(wrs...); err != nil {
+				t.Fatal(err)
+			}
+			if wc, err := completion(within(t), x.cq); err != nil || wc.Status != verbs.WCSuccess || wc.WRID != 77 {
+				t.Fatalf("%+v, %v", wc, err)
+			}
+		})
+	}
+}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/softroce/softroce/pkg/cq"
 	"github.com/softroce/softroce/pkg/mrtable"
+	"github.com/softroce/softroce/pkg/qpstate"
 	"github.com/softroce/softroce/pkg/wq"
 )
 
@@ -55,13 +56,24 @@ func (q *QP) localReady() bool {
 		(e.Flags&wq.SendFence == 0 || r.reads.sent == 0)
 }
 
+// localBatch is how many local operations one call carries out: a program may post
+// many thousands, and none has a packet that the caller counts. Our own tuning.
+const localBatch = 64
+
+// LocalWaiting says that local operations are left whose turn it is: PollTransmit
+// is to be called again, also when it gave nothing.
+func (q *QP) LocalWaiting() bool { return q.cfg.Type != qpstate.UD && q.localReady() }
+
 // passLocal carries out the local operations from entry cur on whose turn it is,
-// and walks over those that were.
+// so many at most, and walks over those that were.
 func (q *QP) passLocal() {
 	r := &q.req
-	for q.localReady() {
+	for left := localBatch; q.localReady(); {
 		e := q.sq.At(r.cur)
 		if e.User[userDone] == 0 {
+			if left--; left < 0 {
+				return
+			}
 			if s := localOps[e.Opcode].do(q, e); s != cq.Success {
 				r.localErr = s
 				q.settleLocal()

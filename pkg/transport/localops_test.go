@@ -165,3 +165,42 @@ func TestNoAllocationByOtherKeys(t *testing.T) {
 		t.Errorf("state %v", a.qp.State())
 	}
 }
+
+// TestLocalOperationsComeInBatches: one call carries out some of many requests that
+// make no packet, says that there are more, and goes on when it is called again.
+func TestLocalOperationsComeInBatches(t *testing.T) {
+	for _, typ := range []qpstate.Type{qpstate.RC, qpstate.UC} {
+		const n, batch = 300, 64
+		o := options{typ: typ, sendWR: n + 1, memAccess: allAccess | mrtable.AccessMWBind}.withDefaults()
+		a, b := newEnd(t, 0x11, 1, o), newEnd(t, 0x22, 2, o)
+		a.to(qpstate.RTS, b, o)
+		w := a.window(mrtable.WindowType1)
+		for i := range n {
+			wr := a.bindWR(w, 0, 64, mrtable.AccessRemoteRead)
+			wr.Bind.RKey ^= mrtable.RKey(i & 1)
+			wr.Flags = wq.SendSignaled
+			a.post(start, wr)
+		}
+		a.post(start, wq.SendWR{Opcode: wq.Send, SGList: []wq.SGE{{Addr: memBase, Length: 8, LKey: a.mr.LKey()}}})
+		done := 0
+		for calls := 1; ; calls++ {
+			got, _ := a.qp.PollTransmit(start, a.buf[:])
+			now := 0
+			for _, wc := range a.sendCQ.wcs {
+				if wc.Status == cq.Success && wc.Opcode == cq.BindMW {
+					now++
+				}
+			}
+			a.sendCQ.take()
+			if done += now; now > batch {
+				t.Errorf("%v: one call carried out %d operations", typ, now)
+			}
+			if got > 0 || !a.qp.LocalWaiting() {
+				if got == 0 || done < n || calls <= n/batch {
+					t.Errorf("%v: %d of %d operations are done in %d calls, and the packet behind them has %d bytes", typ, done, n, calls, got)
+				}
+				break
+			}
+		}
+	}
+}

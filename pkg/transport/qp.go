@@ -199,8 +199,9 @@ func (q *QP) NextTimeout() time.Time {
 
 // PollTransmit builds the next packet in buf, a whole UDP payload with the ICRC
 // for IP identification 0, and counts it as sent. n is its length, 0 when there
-// is nothing to send until the next call of another method. buf has at least
-// TransmitSpace bytes, or nothing is built; it is not kept.
+// is nothing to send until the next call of another method, unless LocalWaiting
+// says otherwise. buf has at least TransmitSpace bytes, or nothing is built; it is
+// not kept.
 func (q *QP) PollTransmit(now time.Time, buf []byte) (n int, tx Transmit) {
 	if len(buf) < TransmitSpace {
 		return 0, tx
