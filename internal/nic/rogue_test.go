@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/softroce/softroce/internal/uapi"
 	"github.com/softroce/softroce/pkg/bth"
 	"github.com/softroce/softroce/pkg/mrtable"
@@ -146,7 +148,7 @@ func (r *rogue) try(op uapi.Op, m uapi.Body, reply interface{ Decode([]byte) err
 
 func (r *rogue) newMemory() {
 	var mr uapi.RegMRReply
-	fd := memfd(r.t, 1<<16, 2 /* F_SEAL_SHRINK */)
+	fd := memfd(r.t, 1<<16, unix.F_SEAL_SHRINK)
 	got := r.call(uapi.OpRegMR, &uapi.RegMRRequest{
 		PD: r.pds[0], Kind: uapi.MRShared, Length: 1 << 16, IOVA: 1 << 16,
 		Access: mrtable.AccessLocalWrite | mrtable.AccessRemoteWrite | mrtable.AccessRemoteRead | mrtable.AccessRemoteAtomic | mrtable.AccessMWBind,
@@ -272,7 +274,7 @@ func (r *rogue) request(typ qpstate.Type) *wq.SendWR {
 		for range 1 + r.IntN(3) {
 			wr.SGList = append(wr.SGList, wq.SGE{Addr: 1<<16 + 4096*r.Uint64N(8), Length: 4096, LKey: r.plain()})
 		}
-	default:
+	case wq.Send, wq.SendWithImm, wq.SendWithInv, wq.RDMAWrite, wq.RDMAWriteWithImm, wq.RDMARead:
 		for range r.IntN(4) {
 			wr.SGList = append(wr.SGList, r.element())
 		}
