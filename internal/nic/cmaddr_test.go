@@ -325,6 +325,30 @@ func TestCMBetweenHosts(t *testing.T) {
 	wantNoCM(t, b)
 }
 
+// An adapter whose addresses are not on the interface that leads to the peer has
+// no way there, as kernel rdma_cm has no device.
+func TestCMOtherInterface(t *testing.T) {
+	hostA, hostB := testnet.Pair(t, 1500)
+	own := netip.MustParseAddr("198.51.100.7")
+	hostA.AddLoopback(t, own)
+	var a *Adapter
+	err := hostA.Do(func() (err error) {
+		a, err = New(Config{Addrs: []netip.Addr{own}, Workers: 1, RecvBuffer: 212992})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Close() })
+	n := newCMNode(t, a)
+	id := n.id(cm.SpaceTCP)
+	n.ok(uapi.OpResolveCMAddr, &uapi.CMAddrRequest{ID: id, Peer: cmAddr(netip.AddrPortFrom(hostB.Addr4, 7))})
+	if rec := n.next(uapi.CMAddrError); rec.ID != id || rec.Status != -int32(syscall.ENODEV) {
+		t.Errorf("resolved to %+v", rec)
+	}
+	n.route(cm.SpaceTCP, netip.AddrPortFrom(hostA.Addr4, 7)) // on this host: any address does
+}
+
 // The way is found from an address of the adapter that the routing table does not
 // name, where the peer is on this host; and not where the way leads elsewhere.
 func TestFindWay(t *testing.T) {

@@ -18,26 +18,29 @@ const (
 	minRNRTimer = 12
 )
 
-// cmParam takes the parameters of a call: the queue pair must be the program's
-// own, of the port space's type. A queue pair that nobody named (0) is for calls
-// whose peer does not need it.
-func (p *program) cmParam(m *uapi.CMParam, datagrams bool) (cm.Param, *qpObject, error) {
+// cmParam takes the parameters of a call. The queue pair must be the program's
+// own: peers tell stale connections by its number.
+func (p *program) cmParam(m *uapi.CMParam) (cm.Param, *qpObject, error) {
+	o := p.byQPN[m.QPN]
+	if o == nil {
+		return cm.Param{}, nil, refuse(syscall.EINVAL, "queue pair %#x is none of this program's", uint32(m.QPN))
+	}
 	out := cm.Param{
 		QPN: m.QPN, QKey: m.QKey, ResponderResources: m.ResponderResources, InitiatorDepth: m.InitiatorDepth,
-		FlowControl: m.FlowControl, RetryCount: min(m.RetryCount, 7), RNRRetry: min(m.RNRRetryCount, 7), SRQ: m.SRQ,
+		FlowControl: m.FlowControl, RetryCount: min(m.RetryCount, 7), RNRRetry: min(m.RNRRetryCount, 7), SRQ: m.SRQ || o.srq != nil,
 	}
-	o := p.byQPN[m.QPN]
-	switch {
-	case o == nil:
-		return out, nil, refuse(syscall.EINVAL, "queue pair %#x is none of this program's", uint32(m.QPN))
-	case datagrams != (o.kind == qpstate.UD):
-		return out, nil, refuse(syscall.EINVAL, "queue pair %#x is of type %v, which does not go with the port space", uint32(m.QPN), o.kind)
-	}
-	out.SRQ = out.SRQ || o.srq != nil
-	if datagrams && out.QKey == 0 {
+	if o.kind == qpstate.UD && out.QKey == 0 {
 		out.QKey = udpQKey
 	}
 	return out, o, nil
+}
+
+// goesWith refuses a queue pair whose type is not the port space's.
+func (id *cmID) goesWith(o *qpObject) error {
+	if id.datagrams() == (o.kind == qpstate.UD) {
+		return nil
+	}
+	return refuse(syscall.EINVAL, "queue pair %#x is of type %v, which does not go with port space %v", uint32(o.qp.qpn), o.kind, id.space)
 }
 
 // connectCM asks the peer for a connection, or for its queue pair (UD). What
@@ -53,10 +56,14 @@ func (p *program) connectCM(m *uapi.CMCallRequest) (reply, error) {
 			Path: id.way, MTU: id.mtu, LifeTime: lifeTime(id.ack), Private: m.Private,
 		}
 		if !id.datagrams() { // whose answer names the peer's queue pair alone
-			var err error
-			if args.Param, _, err = p.cmParam(&m.Param, false); err != nil {
+			param, o, err := p.cmParam(&m.Param)
+			if err == nil {
+				err = id.goesWith(o)
+			}
+			if err != nil {
 				return nil, err
 			}
+			args.Param = param
 		}
 		comm, err := g.machine.Connect(g.w.now, args)
 		if err != nil {
@@ -80,31 +87,24 @@ func lifeTime(ack uint8) uint8 {
 // acceptCM grants a peer's request. The program's queue pair is in RTS; its first
 // packet is as good as the peer's word that the connection is up.
 func (p *program) acceptCM(m *uapi.CMCallRequest) (reply, error) {
-	var awaits *qpObject
-	if _, err := p.onCMID(m.ID, func(_ *gsi, id *cmID) (uapi.Body, error) {
+	param, o, err := p.cmParam(&m.Param)
+	if err != nil {
+		return reply{}, err
+	}
+	if o.kind != qpstate.UD { // before the peer may send
+		o.worker.do(func() { o.qp.awaited = true })
+	}
+	return p.onCMID(m.ID, func(g *gsi, id *cmID) (uapi.Body, error) {
 		if id.stage != cmRequested {
 			return nil, id.errStage("accept")
 		}
-		_, o, err := p.cmParam(&m.Param, id.datagrams())
-		if err == nil && !id.datagrams() {
-			awaits = o
-		}
-		return nil, err
-	}); err != nil {
-		return reply{}, err
-	}
-	if awaits != nil { // before the peer may send
-		awaits.worker.do(func() { awaits.qp.awaited = true })
-	}
-	return p.onCMID(m.ID, func(g *gsi, id *cmID) (uapi.Body, error) {
-		param, _, err := p.cmParam(&m.Param, id.datagrams())
-		if err != nil {
+		if err := id.goesWith(o); err != nil {
 			return nil, err
 		}
 		if err := g.machine.Accept(g.w.now, id.comm, param, m.Private); err != nil {
 			return nil, errCM(err)
 		}
-		if awaits != nil {
+		if !id.datagrams() {
 			g.await(id, param.QPN)
 		}
 		return nil, nil
