@@ -1,11 +1,14 @@
 package nic
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"testing"
 
+	"github.com/softroce/softroce/internal/capture"
 	"github.com/softroce/softroce/internal/cm"
 	"github.com/softroce/softroce/internal/uapi"
 	"github.com/softroce/softroce/pkg/bth"
@@ -213,4 +216,53 @@ func TestWaysToPeersAreBounded(t *testing.T) {
 		}
 		g.forgetAll()
 	})
+}
+
+// A capture has the datagrams of queue pair 1 as the wire has them.
+func TestMADCapture(t *testing.T) {
+	var tape bytes.Buffer
+	w, err := capture.NewWriter(&tape, "cm", capture.WriterOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := startAdapter(t, func(c *Config) { c.Capture = w }), startAdapter(t, nil)
+	client, server := newCMNode(t, a), newCMNode(t, b)
+	listener, to := server.listen(cm.SpaceTCP, anyPort(b.Addrs()[0]))
+	connectNodes(t, client, server, listener, to)
+	a.quiesce()
+	if err := w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	var seen []capture.Record
+	if err := capture.Decode(&tape, func(r capture.Record) { seen = append(seen, r) }); err != nil {
+		t.Fatal(err)
+	}
+	if len(seen) != 3 { // REQ, REP, RTU
+		t.Fatalf("%d packets captured, want 3", len(seen))
+	}
+	for i, p := range seen {
+		if want := []string{"qp 0x000001", "accepted", "qp 0x000001"}[i]; p.Opcode != bth.UDSendOnly || p.QPN != gsiQPN || p.Bad() || !strings.HasPrefix(p.Comment, want) {
+			t.Errorf("packet %d: %+v, want %q", i, p, want)
+		}
+	}
+}
+
+// What a connection costs from its first call to the end of its identifiers,
+// both sides in one process: about thirty requests.
+func BenchmarkCMConnect(b *testing.B) {
+	x, y := startAdapter(b, nil), startAdapter(b, nil)
+	client, server := newCMNode(b, x), newCMNode(b, y)
+	listener, to := server.listen(cm.SpaceTCP, anyPort(y.Addrs()[0]))
+	b.ReportAllocs()
+	for b.Loop() {
+		l := connectNodes(b, client, server, listener, to)
+		client.ok(uapi.OpDisconnectCM, &uapi.HandleRequest{Handle: l.clientID})
+		server.next(uapi.CMDisconnected)
+		server.ok(uapi.OpDisconnectCM, &uapi.HandleRequest{Handle: l.serverID})
+		client.next(uapi.CMDisconnected)
+		client.destroy(l.clientID)
+		server.destroy(l.serverID)
+		client.ok(uapi.OpDestroyQP, &uapi.HandleRequest{Handle: l.clientQP.Handle})
+		server.ok(uapi.OpDestroyQP, &uapi.HandleRequest{Handle: l.serverQP.Handle})
+	}
 }
