@@ -96,7 +96,8 @@ Try it on one machine, without anything else:   softroce demo
 Run an adapter:                                 softroce daemon --addr 192.0.2.1
 Look at it, its objects and its counters:       softroce devinfo, softroce resource, softroce stat
 Ping-pong with rdma-core's ibv_*_pingpong:       softroce pingpong [rc | uc | ud | srq] [HOST]
-Ping by address, as rdma-core's rping does:      softroce rping {-s | -c -a HOST}`,
+Ping by address, as rdma-core's rping does:      softroce rping {-s | -c -a HOST}
+A pipe between two hosts over RDMA:             softroce nc {-l PORT | HOST PORT}`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       version(),
@@ -104,7 +105,7 @@ Ping by address, as rdma-core's rping does:      softroce rping {-s | -c -a HOST
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return &exitError{exitUsage, fmt.Errorf("%w (see %s --help)", err, c.CommandPath())}
 	})
-	root.AddCommand(newDaemonCmd(), newDevinfoCmd(), newDemoCmd(), newDecodeCmd(), newPingpongCmd(), newPerfCmd(), newRpingCmd(), newResourceCmd(), newStatCmd())
+	root.AddCommand(newDaemonCmd(), newDevinfoCmd(), newDemoCmd(), newDecodeCmd(), newPingpongCmd(), newPerfCmd(), newRpingCmd(), newNCCmd(), newResourceCmd(), newStatCmd())
 	working(root)
 	return root
 }

@@ -272,11 +272,20 @@ func (c *Conn) finish(by *deadline) error {
 // net.ErrClosed.
 func (c *Conn) Close() error {
 	err := c.opError("close", net.ErrClosed)
-	c.closing.Do(func() { err = c.close() })
+	c.closing.Do(func() { err = c.close(true) })
 	return err
 }
 
-func (c *Conn) close() error {
+// Abort is Close at once: the peer does not get what is on its way, and reads
+// ECONNRESET instead of io.EOF.
+func (c *Conn) Abort() error {
+	err := c.opError("close", net.ErrClosed)
+	c.closing.Do(func() { err = c.close(false) })
+	return err
+}
+
+// close ends the connection, in order or at once.
+func (c *Conn) close(orderly bool) error {
 	c.mu.Lock()
 	c.closed = true
 	c.wake()
@@ -289,11 +298,14 @@ func (c *Conn) close() error {
 	defer c.mu.Unlock()
 	c.readBy.set(c, time.Time{})
 	c.writeBy.set(c, time.Time{})
-	var by deadline
-	by.linger = true
-	by.set(c, time.Now().Add(linger))
-	lost := c.finish(&by)
-	by.set(c, time.Time{})
+	var lost error
+	if orderly {
+		var by deadline
+		by.linger = true
+		by.set(c, time.Now().Add(linger))
+		lost = c.finish(&by)
+		by.set(c, time.Time{})
+	}
 	c.fail(net.ErrClosed)
 	c.kick()
 	c.mu.Unlock()

@@ -145,6 +145,27 @@ func TestPeerGone(t *testing.T) {
 	check(t, a.Close())
 }
 
+// A connection that is aborted has no end of stream for its peer.
+func TestAbort(t *testing.T) {
+	l, d := listen(t, &ListenConfig{})
+	c, err := d.Dial("rdma", l.Addr().String())
+	check(t, err)
+	b, err := l.Accept()
+	check(t, err)
+	a := c.(*Conn)
+	if _, err := a.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	check(t, a.Abort())
+	if _, err := io.ReadAll(b); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("Read of a connection that the peer aborted: %v, want ECONNRESET", err)
+	}
+	if err := a.Close(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Close after Abort: %v", err)
+	}
+	check(t, b.Close())
+}
+
 // left counts what a program has in its adapter.
 func left(t *testing.T, dev *verbs.Device) string {
 	t.Helper()
