@@ -424,3 +424,51 @@ func TestGivenUp(t *testing.T) {
 		t.Errorf("left %s, before %s", now, before)
 	}
 }
+
+// A datagram to a group reaches the queue pairs of all who joined, and only those.
+func TestMulticastGroup(t *testing.T) {
+	devs, addrs := devices(t, 2)
+	group := netip.AddrFrom4([4]byte{239, 77, addrs[0].As4()[2], addrs[0].As4()[3]})
+	var ids []*rdmacm.ID
+	var to rdmacm.UDParam
+	for i, d := range devs {
+		ch, err := rdmacm.NewEventChannel(d)
+		check(t, err)
+		id, err := ch.CreateID(rdmacm.PSUDP)
+		check(t, err)
+		check(t, id.Bind(netip.AddrPortFrom(addrs[i], 0)))
+		check(t, id.CreateQP(nil, &verbs.QPInitAttr{Cap: limits}))
+		check(t, id.JoinMulticast(group, i == 0, i)) // the first one only sends
+		e := event(t, ch, rdmacm.EventMulticastJoin)
+		if e.Context != i || e.UD.QPN != 0xFFFFFF || e.UD.QKey != rdmacm.QKeyUDP || e.UD.AH.DGID.Addr() != group {
+			t.Errorf("joined %+v", e.UD)
+		}
+		if ids = append(ids, id); i == 0 {
+			to = e.UD
+		}
+	}
+	a, err := ids[0].PD().AllocMR(64, verbs.AccessLocalWrite)
+	check(t, err)
+	b, err := ids[1].PD().AllocMR(128, verbs.AccessLocalWrite)
+	check(t, err)
+	_, err = ids[1].QP().PostRecv(verbs.RecvWR{SGList: []verbs.SGE{b.SGE(0, 128)}})
+	check(t, err)
+	ah, err := ids[0].PD().CreateAH(&to.AH)
+	check(t, err)
+	_, err = ids[0].QP().PostSend(verbs.SendWR{
+		Opcode: verbs.WRSend, Flags: verbs.SendSignaled, SGList: []verbs.SGE{a.SGE(0, copy(a.Bytes(), "to all"))},
+		AH: ah.Handle(), RemoteQPN: to.QPN, RemoteQKey: to.QKey,
+	})
+	check(t, err)
+	_, recvCQ, _, _ := ids[1].CQs()
+	if wc := one(t, recvCQ); string(b.Bytes()[verbs.GRHSize:wc.ByteLen]) != "to all" {
+		t.Errorf("got %q", b.Bytes()[:wc.ByteLen])
+	}
+	check(t, ids[1].LeaveMulticast(group))
+	check(t, ah.Destroy())
+	check(t, a.Dereg())
+	check(t, b.Dereg())
+	for _, id := range ids {
+		check(t, id.Destroy())
+	}
+}

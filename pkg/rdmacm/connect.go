@@ -41,12 +41,14 @@ func (id *ID) Connect(p *ConnParam) error {
 // event is ESTABLISHED, of UD none. nil is what the peer asked for. EINVAL as
 // with Connect, and when the queue pair cannot be taken to RTS.
 //
-// On a connecting identifier with a queue pair of the program's own, it is
-// Establish.
+// After CONNECT_RESPONSE it is Establish.
 func (id *ID) Accept(p *ConnParam) error {
 	const op = "accept"
 	id.mu.Lock()
 	defer id.mu.Unlock()
+	if id.asked {
+		return id.establish()
+	}
 	conn, err := id.param(op, p, id.limit(MaxAcceptPrivate, MaxAcceptUDPrivate))
 	if err != nil {
 		return err
@@ -92,8 +94,12 @@ func (id *ID) Establish() error {
 	if id.qp != nil {
 		return invalid("establish", "the queue pair of CreateQP is made ready by the library")
 	}
+	return id.establish()
+}
+
+func (id *ID) establish() error {
 	err := id.handleCall("establish", uapi.OpEstablishCM)
-	id.up = id.up || err == nil
+	id.asked = id.asked && err != nil
 	return err
 }
 

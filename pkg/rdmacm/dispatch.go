@@ -58,17 +58,15 @@ func (id *ID) advance(e *Event, rec *uapi.CMRecord) bool {
 	}
 	switch e.Type {
 	case EventConnectResponse:
-		if id.qp != nil {
+		if id.asked = id.qp == nil; !id.asked {
 			id.answered(e)
 		}
 	case EventRejected, EventUnreachable:
 		id.qpToErr()
 	case EventMulticastJoin, EventMulticastError:
 		id.joined(e)
-	case EventEstablished:
-		id.up = true
 	case EventAddrResolved, EventAddrError, EventRouteResolved, EventRouteError, EventConnectRequest, EventConnectError,
-		EventDisconnected, EventDeviceRemoval, EventAddrChange, EventTimewaitExit:
+		EventEstablished, EventDisconnected, EventDeviceRemoval, EventAddrChange, EventTimewaitExit:
 	}
 	return true
 }
@@ -84,7 +82,7 @@ func (id *ID) answered(e *Event) {
 		err = id.handleCall("establish", uapi.OpEstablishCM)
 	}
 	if err == nil {
-		e.Type, id.up = EventEstablished, true
+		e.Type = EventEstablished
 		return
 	}
 	id.qpToErr()

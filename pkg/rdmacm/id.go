@@ -52,7 +52,7 @@ type ID struct {
 	peer   netip.AddrPort
 	qp     *verbs.QP
 	made   qpParts // what CreateQP made beside the queue pair
-	up     bool    // the connection was established
+	asked  bool    // CONNECT_RESPONSE was told, and Establish is to come
 	failed bool    // CONNECT_ERROR was told
 	groups map[bth.GID]*group
 }

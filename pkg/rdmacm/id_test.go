@@ -145,7 +145,12 @@ func TestOwnQP(t *testing.T) {
 	if err != nil || attr.State != verbs.StateRTR || mask&verbs.QPStateMask == 0 || attr.MaxDestRDAtomic != 7 {
 		t.Errorf("attributes %+v, %#x, %v", attr, mask, err)
 	}
+	f.took()
+	check(t, id.Accept(nil)) // as Establish
 	check(t, id.Establish())
+	if a := f.took(); !slices.Equal(a, []string{"establish", "establish"}) {
+		t.Errorf("requests %q", a)
+	}
 	check(t, id.Destroy())
 }
 

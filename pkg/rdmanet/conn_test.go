@@ -29,10 +29,18 @@ func TestNettest(t *testing.T) {
 			devs, _ := devices(t, 2)
 			nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
 				a, b := pair(t, devs[0], devs[1], c.conf, c.conf)
-				return a, b, func() { _, _ = a.Close(), b.Close() }, nil
+				return a, b, func() { closeBoth(a, b) }, nil
 			})
 		})
 	}
+}
+
+// closeBoth closes both ends at once, so that neither waits for one that is gone.
+func closeBoth(a, b net.Conn) {
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = a.Close() })
+	wg.Go(func() { _ = b.Close() })
+	wg.Wait()
 }
 
 // Both directions at once, in pieces of any size, through buffers that differ.
@@ -176,7 +184,7 @@ func TestPeerBreaksProtocol(t *testing.T) {
 			if _, err := b.Read(make([]byte, 10)); !errors.Is(err, errProtocol) {
 				t.Errorf("Read: %v", err)
 			}
-			_, _ = a.Close(), b.Close()
+			closeBoth(a, b)
 		})
 	}
 }
@@ -197,4 +205,19 @@ func TestHello(t *testing.T) {
 			t.Errorf("%x is a hello: %+v", b, h)
 		}
 	}
+}
+
+func FuzzHello(f *testing.F) {
+	f.Add((&hello{receives: 128, rkey: 0x1234, size: 1 << 20, addr: 1 << 40}).append(nil))
+	f.Add([]byte("SR\x01"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h, err := readHello(b)
+		if err != nil {
+			return
+		}
+		again, err := readHello(h.append(nil))
+		if err != nil || again != h {
+			t.Errorf("%x: %+v, then %+v, %v", b, h, again, err)
+		}
+	})
 }
