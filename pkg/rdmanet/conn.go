@@ -45,10 +45,13 @@ type Conn struct {
 	closed     bool
 	err        error // why the connection failed
 
-	driving bool // somebody takes in completions
-	drive   context.Context
-	kick    context.CancelFunc // ends drive's wait
-	changed chan struct{}      // closed at a change; nil when nobody waits for one
+	driving   bool // somebody takes in completions
+	solicited bool // that waits for the peer's messages only, not for own sends
+	drive     context.Context
+	kick      context.CancelFunc // ends drive's wait
+	changed   chan struct{}      // closed at a change; nil when nobody waits for one
+	inWrite   bool               // Write has something left
+	finishing bool               // somebody waits for all sends
 
 	readBy, writeBy deadline
 	closing         sync.Once
@@ -135,6 +138,8 @@ func (c *Conn) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	total := 0
+	c.inWrite = true
+	defer func() { c.inWrite = false }()
 	for {
 		if c.posted >= lookAfter {
 			c.look()
@@ -195,7 +200,7 @@ func (c *Conn) message(kind, bytes uint32) verbs.SendWR {
 	c.owed -= grant
 	c.credits--
 	c.posted++
-	return verbs.SendWR{Opcode: verbs.WRRDMAWriteWithImm, ImmData: uint32(newMessage(kind, grant, bytes))}
+	return verbs.SendWR{Opcode: verbs.WRRDMAWriteWithImm, Flags: verbs.SendSolicited, ImmData: uint32(newMessage(kind, grant, bytes))}
 }
 
 // send sends a message without data. The caller holds mu.
@@ -248,6 +253,8 @@ func (c *Conn) CloseWrite() error {
 // finish sends the end of stream and waits until all sends are completed. The
 // caller holds writing and mu.
 func (c *Conn) finish(by *deadline) error {
+	c.finishing = true
+	defer func() { c.finishing = false }()
 	if !c.ended {
 		if err := c.wait(func() bool { return c.err != nil || c.credits >= reserve && c.posted < sends }, by); err != nil {
 			return err

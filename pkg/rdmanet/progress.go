@@ -29,10 +29,10 @@ func (c *Conn) wait(ready func() bool, by *deadline) error {
 			return nil
 		}
 		if !c.driving {
-			c.driving = true
-			ctx := c.drive
+			c.driving, c.solicited = true, !c.needsSends()
+			ctx, solicited := c.drive, c.solicited
 			c.mu.Unlock()
-			err := c.step(ctx)
+			err := c.step(ctx, solicited)
 			c.mu.Lock()
 			c.driving = false
 			if err != nil {
@@ -40,6 +40,9 @@ func (c *Conn) wait(ready func() bool, by *deadline) error {
 			}
 			c.tell()
 			continue
+		}
+		if c.solicited && c.needsSends() {
+			c.kickDriver()
 		}
 		if c.changed == nil {
 			c.changed = make(chan struct{})
@@ -82,14 +85,26 @@ func (c *Conn) tell() {
 func (c *Conn) wake() {
 	c.tell()
 	if c.driving {
-		c.kick()
-		c.drive, c.kick = context.WithCancel(context.Background())
+		c.kickDriver()
 	}
+}
+
+// kickDriver has the one that takes in completions begin anew.
+func (c *Conn) kickDriver() {
+	c.kick()
+	c.drive, c.kick = context.WithCancel(context.Background())
+}
+
+// needsSends says that somebody waits for own sends to complete. While nobody
+// does, the wait is for the peer's messages only: half of the wake-ups when one end
+// asks and the other answers.
+func (c *Conn) needsSends() bool {
+	return c.finishing || c.inWrite && c.window > 0 && c.credits > reserve || c.posted+reserve >= sends
 }
 
 // step takes in completions, waiting for the first, until ctx ends the wait. The
 // caller is the one that drives.
-func (c *Conn) step(ctx context.Context) error {
+func (c *Conn) step(ctx context.Context, solicited bool) error {
 	var wcs [32]verbs.WC
 	cq := c.e.cq
 	for start := time.Now(); ; {
@@ -105,7 +120,7 @@ func (c *Conn) step(ctx context.Context) error {
 			break
 		}
 	}
-	if err := cq.ReqNotify(false); err != nil {
+	if err := cq.ReqNotify(solicited); err != nil {
 		return err
 	}
 	n, err := cq.Poll(wcs[:])
