@@ -113,6 +113,32 @@ func TestCloseDelivers(t *testing.T) {
 	check(t, b.Close())
 }
 
+// One that waits for the peer's messages only does not hold up who waits for own
+// sends to complete.
+func TestCloseWriteBesideRead(t *testing.T) {
+	devs, _ := devices(t, 2)
+	a, b := pair(t, devs[0], devs[1], nil, nil)
+	read := make(chan error)
+	go func() {
+		_, err := a.Read(make([]byte, 1))
+		read <- err
+	}()
+	for waits := false; !waits; {
+		a.mu.Lock()
+		waits = a.driving && a.solicited
+		a.mu.Unlock()
+	}
+	if _, err := a.Write([]byte("question")); err != nil {
+		t.Error(err)
+	}
+	check(t, a.CloseWrite())
+	check(t, b.Close())
+	if err := <-read; !errors.Is(err, io.EOF) {
+		t.Errorf("Read: %v", err)
+	}
+	_ = a.Close()
+}
+
 // Errors are those that callers of a net.Conn look for.
 func TestErrors(t *testing.T) {
 	devs, _ := devices(t, 2)
@@ -191,7 +217,7 @@ func TestPeerBreaksProtocol(t *testing.T) {
 
 func TestHello(t *testing.T) {
 	h := hello{receives: 128, rkey: 0x1234, size: 1 << 20, addr: 1 << 40}
-	b := h.append(nil)
+	b := h.encode()
 	if got, err := readHello(append(b, 0, 0, 0)); err != nil || got != h || len(b) != helloSize {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -208,14 +234,14 @@ func TestHello(t *testing.T) {
 }
 
 func FuzzHello(f *testing.F) {
-	f.Add((&hello{receives: 128, rkey: 0x1234, size: 1 << 20, addr: 1 << 40}).append(nil))
+	f.Add((&hello{receives: 128, rkey: 0x1234, size: 1 << 20, addr: 1 << 40}).encode())
 	f.Add([]byte("SR\x01"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, err := readHello(b)
 		if err != nil {
 			return
 		}
-		again, err := readHello(h.append(nil))
+		again, err := readHello(h.encode())
 		if err != nil || again != h {
 			t.Errorf("%x: %+v, then %+v, %v", b, h, again, err)
 		}

@@ -11,7 +11,10 @@
 // Deadlines, half close ([Conn.CloseWrite]) and errors are as those of package
 // net. A device must not be closed while its connections are used, since their
 // memory goes with it. Data is not encrypted: crypto/tls works over a Conn as over
-// any other.
+// any other. A connection takes a completion channel of the adapter's, a dialed one
+// an event channel, too, and three megabytes of registered memory unless [Config]
+// says otherwise: the adapter's limits for a program (1,024 channels of either kind
+// by default) bound how many there are at once.
 //
 // # The protocol
 //

@@ -129,7 +129,7 @@ func (e *Endpoint) Hello() []byte {
 	h := hello{
 		receives: uint16(e.conf.Receives), rkey: e.recvMR.RKey(), size: uint32(e.conf.RecvBuffer), addr: e.recvMR.Addr(),
 	}
-	return h.append(nil)
+	return h.encode()
 }
 
 // PostReceives readies the queue pair, in INIT or later, for the peer's messages:

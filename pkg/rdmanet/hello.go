@@ -26,9 +26,9 @@ type hello struct {
 	addr     uint64
 }
 
-func (h *hello) append(b []byte) []byte {
+func (h *hello) encode() []byte {
 	be := binary.BigEndian
-	b = append(b, helloMagic[0], helloMagic[1], Version, 0)
+	b := []byte{helloMagic[0], helloMagic[1], Version, 0}
 	b = be.AppendUint16(b, h.receives)
 	b = append(b, 0, 0)
 	b = be.AppendUint32(b, uint32(h.rkey))
