@@ -37,7 +37,8 @@ func newPerfCmd() *cobra.Command {
 defaults and table of perftest's ib_write_bw, ib_read_lat and so on. Without HOST it is the server, which
 serves one client; with HOST it is the client, whose options say what is measured.
 
-It talks to itself, not to perftest: both ends must be softroce perf.
+It talks to itself, not to perftest: both ends must be softroce perf. Before the first packet they speak over TCP;
+with -R the connection manager connects them, and all goes over RDMA. It then chooses GID and path MTU.
 
 A bandwidth's peak is that of the best tenth of the run; MB is 2^20 bytes. Latency of write and send is half of
 the way there and back, of read and atomic the whole. Data is not checked unless --check is given.`,
@@ -109,7 +110,8 @@ the client's to say. It talks to itself, not to perftest.`,
 		events += "; latency is then of WRITE with immediate data, and both sides need it"
 	}
 	fl.BoolVarP(&f.cfg.Events, "events", "e", false, events)
-	fl.IntVarP(&f.cfg.Port, "port", "p", perf.DefaultPort, "TCP port of the exchange")
+	fl.IntVarP(&f.cfg.Port, "port", "p", perf.DefaultPort, "TCP port of the exchange; with -R one of the connection manager's")
+	fl.BoolVarP(&f.cfg.CM, "rdma_cm", "R", false, "connect by the connection manager, without TCP; both sides need it")
 	fl.StringVarP(&f.device, "ib-dev", "d", "", "name that the adapter must have (default: any)")
 	fl.IntVarP(&f.ibPort, "ib-port", "i", 1, "port of the adapter, which has one")
 	fl.Uint8VarP(&f.cfg.GIDIndex, "gid-index", "x", 0, "index of the local address in the GID table")

@@ -75,6 +75,7 @@ func TestF46EveryVerbEveryTool(t *testing.T) {
 		})
 	}
 	t.Run("rping", func(t *testing.T) { rpings(t, server, client) })
+	t.Run("perf -R", func(t *testing.T) { perfByCM(t, server, client) })
 	t.Run("demo", func(t *testing.T) {
 		p := tool(t, "demo", "--addr", addrs[2].String()+","+addrs[3].String())
 		p.finish(t)
@@ -103,6 +104,23 @@ func rpings(t *testing.T, server, client *daemon) {
 			if !strings.Contains(p.out.String(), want) {
 				t.Errorf("%v says nothing of %q:\n%s", p.cmd.Args[1:], want, p.out.String())
 			}
+		}
+	}
+}
+
+// perfByCM measures from one daemon to the other, connected by the connection
+// manager, without TCP.
+func perfByCM(t *testing.T, server, client *daemon) {
+	srv := tool(t, "perf", "write", "--bw", "-R", "-p", "7100", "--socket", server.socket)
+	var r ran
+	eventually(t, "the server listens", func() bool {
+		r = softroce(t, nil, "perf", "write", "--bw", "-R", "-p", "7100", "-n", "100", "-q", "2", "--check", "--socket", client.socket, server.addr.String())
+		return r.code == 0 || srv.ended() || !strings.Contains(r.stderr, "no server to connect to")
+	})
+	srv.finish(t)
+	for _, want := range []string{"remote " + server.addr.String(), "65536", "Data           : checked"} {
+		if r.code != 0 || !strings.Contains(r.stdout, want) {
+			t.Errorf("the client says nothing of %q: status %d\n%s%s", want, r.code, r.stdout, r.stderr)
 		}
 	}
 }

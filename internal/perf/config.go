@@ -48,8 +48,12 @@ type Config struct {
 	Params
 	// Host is the server to connect to; empty: be the server, for one client.
 	Host string
-	// Port is the TCP port of the exchange (18515).
+	// Port is the TCP port of the exchange (18515), or that of the connection
+	// manager.
 	Port int
+	// CM has the connection manager connect the queue pairs, and the exchange go
+	// over a connection of package rdmanet instead of TCP. Both sides need it.
+	CM bool
 	// Listener is what a server accepts its client from, instead of Port.
 	Listener net.Listener
 

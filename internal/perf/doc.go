@@ -21,6 +21,10 @@
 //	                                checked
 //	bye
 //
+// With Config.CM there is no TCP: the exchange goes over a connection of package
+// rdmanet to that port of the connection manager's. The welcome has another such
+// port, to which the client connects the queue pairs one after the other.
+//
 // Either side says error, with a text, where it cannot go on. A connection
 // that ends in between is the death of the peer.
 package perf

@@ -55,6 +55,9 @@ type endpoint struct {
 	Addr uint64     `json:"addr"` // of the memory
 	RKey uint32     `json:"rkey"`
 	QPs  []qpEnd    `json:"qps"`
+	// Port is the server's of the connection manager, which connects the queue pairs
+	// then; 0: the exchange does.
+	Port uint16 `json:"port,omitempty"`
 }
 
 type qpEnd struct {
@@ -84,7 +87,7 @@ func (e *endpoint) peer(i int) verbs.RCPeer {
 	return verbs.RCPeer{QPN: verbs.QPN(e.QPs[i].QPN), PSN: verbs.PSN(e.QPs[i].PSN), GID: verbs.GID(e.GID.As16())}
 }
 
-// link is the TCP connection, read all the time so that a hang-up is seen at
+// link is the connection of the exchange, read all the time so that a hang-up is seen at
 // once: that, or an error that the peer reports, cancels the session's context.
 type link struct {
 	conn  net.Conn

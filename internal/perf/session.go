@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/softroce/softroce/pkg/rdmacm"
 	"github.com/softroce/softroce/pkg/verbs"
 )
 
@@ -38,11 +39,15 @@ type session struct {
 	ctx    context.Context // ends also when the peer hangs up
 	report Report
 
-	pd   *verbs.PD
-	ch   *verbs.CompChannel // nil when polling
-	cq   *verbs.CQ
-	mr   *verbs.MR
-	qps  []*verbs.QP
+	pd  *verbs.PD
+	ch  *verbs.CompChannel // nil when polling
+	cq  *verbs.CQ
+	mr  *verbs.MR
+	qps []*verbs.QP
+	// With the connection manager: the server's, and each queue pair's.
+	requests *rdmacm.Listener
+	conns    []*rdmacm.Conn
+
 	us   endpoint
 	peer endpoint
 	lay  layout
@@ -72,6 +77,9 @@ func (s *session) run(ctx context.Context) (*Report, error) {
 	}
 	if s.cfg.Port == 0 {
 		s.cfg.Port = DefaultPort
+	}
+	if err := s.cmWishes(); err != nil {
+		return nil, err
 	}
 	s.p = s.cfg.withDefaults(&s.port, &s.attr)
 	if err := s.check(); err != nil {
@@ -128,13 +136,12 @@ func (s *session) check() error {
 	return s.p.validate()
 }
 
-// connect makes the TCP connection.
+// connect makes the connection of the exchange.
 func (s *session) connect(ctx context.Context) (net.Conn, error) {
 	if !s.server() {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		var d net.Dialer
-		conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(s.cfg.Host, strconv.Itoa(s.cfg.Port)))
+		conn, err := s.dial(ctx, net.JoinHostPort(s.cfg.Host, strconv.Itoa(s.cfg.Port)))
 		if err != nil {
 			return nil, fmt.Errorf("no server to connect to: %w", err)
 		}
@@ -142,9 +149,8 @@ func (s *session) connect(ctx context.Context) (net.Conn, error) {
 	}
 	l := s.cfg.Listener
 	if l == nil {
-		var lc net.ListenConfig
 		var err error
-		if l, err = lc.Listen(ctx, "tcp", ":"+strconv.Itoa(s.cfg.Port)); err != nil {
+		if l, err = s.listen(ctx, s.cfg.Port); err != nil {
 			return nil, fmt.Errorf("cannot listen (choose another port with -p): %w", err)
 		}
 	}
@@ -238,10 +244,10 @@ func (s *session) serve() error {
 	if err := s.open(); err != nil {
 		return err
 	}
-	if err := s.meet(m.End); err != nil {
+	if err := s.link.send(message{Kind: kindWelcome, End: &s.us}); err != nil {
 		return err
 	}
-	if err := s.link.send(message{Kind: kindWelcome, End: &s.us}); err != nil {
+	if err := s.meet(m.End); err != nil {
 		return err
 	}
 	for {
@@ -305,18 +311,19 @@ func (s *session) open() (err error) {
 			return err
 		}
 	}
-	qcap := verbs.QPCap{MaxSendWR: uint32(s.p.TxDepth), MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInlineData: uint32(s.p.Inline)}
-	if s.p.receives() {
-		qcap.MaxRecvWR = uint32(s.p.RxDepth)
-	}
+	qcap := s.qpCap()
 	if s.cq, err = s.dev.CreateCQ(s.p.QPs*int(qcap.MaxSendWR+qcap.MaxRecvWR), s.ch, 0); err != nil {
 		return err
+	}
+	s.us = endpoint{Addr: s.mr.Addr(), RKey: uint32(s.mr.RKey())}
+	if s.cfg.CM {
+		return s.openCM()
 	}
 	gid, err := s.dev.QueryGID(int(s.cfg.GIDIndex))
 	if err != nil {
 		return err
 	}
-	s.us = endpoint{GID: gid.Addr(), Addr: s.mr.Addr(), RKey: uint32(s.mr.RKey())}
+	s.us.GID = gid.Addr()
 	for range s.p.QPs {
 		qp, err := s.pd.CreateQP(&verbs.QPInitAttr{Type: verbs.RC, SendCQ: s.cq, RecvCQ: s.cq, Cap: qcap})
 		if err != nil {
@@ -324,45 +331,6 @@ func (s *session) open() (err error) {
 		}
 		s.qps = append(s.qps, qp)
 		s.us.QPs = append(s.us.QPs, qpEnd{uint32(qp.Num()), rand.Uint32() & 0xFFFFFF})
-	}
-	return nil
-}
-
-// meet connects the queue pairs to the peer's and posts the receives.
-func (s *session) meet(peer *endpoint) error {
-	if err := peer.check(s.p.QPs); err != nil {
-		return err
-	}
-	s.peer = *peer
-	for i, qp := range s.qps {
-		err := qp.ConnectRC(peer.peer(i), verbs.RCConfig{
-			SGIDIndex: s.cfg.GIDIndex, PSN: verbs.PSN(s.us.QPs[i].PSN), MTU: s.p.MTU, MaxRDAtomic: uint8(s.p.RDAtomic),
-			TrafficClass: s.cfg.TrafficClass,
-		})
-		if err != nil {
-			return err
-		}
-		if !s.p.receives() || !s.p.Latency && !s.server() {
-			continue
-		}
-		for n := range s.p.RxDepth {
-			if s.p.Check && n >= int(s.lay.slots) {
-				break
-			}
-			if err := s.postRecv(i, n%int(s.lay.slots)); err != nil {
-				return err
-			}
-		}
-	}
-	role := "client"
-	if s.server() {
-		role = "server"
-	}
-	s.report = Report{
-		Test: s.p.Name(), Role: role, Device: s.dev.Name(), Local: s.us.GID.String(), Remote: s.peer.GID.String(), Params: s.p, Rows: []Row{},
-	}
-	if s.cfg.Started != nil {
-		s.cfg.Started(&s.report)
 	}
 	return nil
 }
@@ -382,8 +350,11 @@ func (s *session) result(r *Row) {
 
 // close gives everything back; the adapter does what it cannot.
 func (s *session) close() {
-	for _, qp := range s.qps {
-		_ = qp.Destroy()
+	s.closeCM()
+	if !s.cfg.CM {
+		for _, qp := range s.qps {
+			_ = qp.Destroy()
+		}
 	}
 	if s.cq != nil {
 		_ = s.cq.Destroy()
