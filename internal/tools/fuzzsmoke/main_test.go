@@ -54,3 +54,18 @@ func FuzzPasses(f *testing.F) { f.Add([]byte{1}); f.Fuzz(func(t *testing.T, b []
 		}
 	}
 }
+
+// TestOnlyLate: a deadline without an input is no finding; all else is one.
+func TestOnlyLate(t *testing.T) {
+	const late = "--- FAIL: FuzzX (5.07s)\n    context deadline exceeded\nFAIL\n"
+	for text, want := range map[string]bool{
+		late: true,
+		late + "    Failing input written to testdata/fuzz/FuzzX/1\n": false,
+		"--- FAIL: FuzzX (0.1s)\n    x_test.go:3: planted\nFAIL\n":    false,
+		"panic: test timed out: context deadline exceeded\n":          false,
+	} {
+		if got := onlyLate([]byte(text)); got != want {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}
