@@ -56,7 +56,7 @@ nothing to do with TCP's.`,
 	fl.StringVarP(&f.addr, "addr", "a", "", "client: the server's name or address; server: where to listen (default: everywhere)")
 	fl.StringVarP(&f.local, "source", "I", "", "client: the own address (default: by the routing table)")
 	fl.Uint16VarP(&f.port, "port", "p", rping.DefaultPort, "port of the connection manager")
-	fl.IntVarP(&f.cfg.Size, "size", "S", rping.DefaultSize, "bytes of a ping, 16 to 65536")
+	fl.IntVarP(&f.cfg.Size, "size", "S", rping.DefaultSize, "bytes of a ping, 23 to 65535")
 	fl.IntVarP(&f.cfg.Count, "count", "C", 0, "number of pings (default: until the client is stopped)")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "print the data of each ping")
 	fl.BoolVarP(&f.cfg.Check, "validate", "V", false, "client: check the data")

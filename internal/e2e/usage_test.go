@@ -53,7 +53,7 @@ func TestRefusals(t *testing.T) {
 		{"unknown verb of perf", []string{"perf", "nonsense"}, 2, []string{`unknown command "nonsense"`}},
 		{"rping without a role", []string{"rping"}, 2, []string{"server", "client"}},
 		{"rping to nobody", []string{"rping", "-c"}, 2, []string{"-a"}},
-		{"rping of nothing", []string{"rping", "-s", "-S", "0"}, 2, []string{"-S 0", "16"}},
+		{"rping of nothing", []string{"rping", "-s", "-S", "0"}, 2, []string{"-S 0", "23"}},
 		{"perf -R of a path MTU", []string{"perf", "write", "--bw", "-R", "-m", "1024", "--socket", held.socket}, 2, []string{"path MTU", "connection manager"}},
 		{"nc to nobody", []string{"nc", "7000"}, 2, []string{"host and port", "-l"}},
 		{"nc to no port", []string{"nc", "192.0.2.1", "http"}, 2, []string{`"http"`, "65535"}},

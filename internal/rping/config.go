@@ -8,9 +8,9 @@ import (
 // Defaults and limits of rdma-core's program.
 const (
 	DefaultPort = 7174
-	DefaultSize = 100
-	MinSize     = 16
-	MaxSize     = 65536
+	DefaultSize = 64
+	MinSize     = 23
+	MaxSize     = 65535
 )
 
 // Config says what to run. The zero value is a client without end, or a server of
@@ -22,7 +22,7 @@ type Config struct {
 	Addr netip.AddrPort
 	// Local is a client's own address; not valid: the routing table chooses.
 	Local netip.Addr
-	// Size is how many bytes a ping has (100), Count how many pings a client
+	// Size is how many bytes a ping has (64), Count how many pings a client
 	// makes (0: without end) and a server serves before it hangs up.
 	Size, Count int
 	// Check makes a client compare what comes back with what it sent.

@@ -117,7 +117,7 @@ func TestFill(t *testing.T) {
 		}
 	}
 	small := make([]byte, MinSize)
-	if fill(small, 123456789); string(small) != "rdma-ping-12345\x00" {
+	if fill(small, 123456789); string(small) != "rdma-ping-123456789: T\x00" {
 		t.Errorf("a small one: got %q", small)
 	}
 }

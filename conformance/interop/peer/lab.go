@@ -68,6 +68,7 @@ func (l *lab) cases() []testCase {
 			})
 		}
 	}
+	cases = append(cases, l.cmCases()...)
 	for _, c := range slices.Concat(verbsCases, serviceCases) {
 		name := c.name
 		if !strings.Contains(name, "/") {
@@ -81,6 +82,28 @@ func (l *lab) cases() []testCase {
 				name: name + "/" + requester + "-requests", about: c.about,
 				impaired: c.impaired, loss: c.loss, shows: c.shows,
 				run: func(_ context.Context, log logf) error { return l.verbs(c, requester == "guest", log) },
+			})
+		}
+	}
+	return cases
+}
+
+// cmCases are those of programs that connect by the connection manager.
+func (l *lab) cmCases() (cases []testCase) {
+	for _, c := range cmCases {
+		for _, role := range []string{"guest-server", "guest-client"} {
+			cases = append(cases, testCase{
+				name: "cm/rping/" + c.name + "/" + role, about: "rping " + c.options, shows: c.shows,
+				run: func(ctx context.Context, log logf) error {
+					var other cmHost = softroceHost{l.daemon}
+					if l.reference {
+						other = guest{2}
+					}
+					if role == "guest-server" {
+						return c.run(ctx, l.guest, other, log)
+					}
+					return c.run(ctx, other, l.guest, log)
+				},
 			})
 		}
 	}

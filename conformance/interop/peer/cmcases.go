@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A cmCase is rdma-core's rping in the guest against `softroce rping`, which connect by the connection manager, the guest once
+// as the server and once as the client. Both get the same options.
+type cmCase struct {
+	name    string
+	options string
+	ipv6    bool
+	pings   int
+	shows   map[string]int
+}
+
+var cmCases = []cmCase{
+	{name: "defaults", options: "-C 10", pings: 10},
+	{name: "4096", options: "-C 100 -S 4096", pings: 100, shows: map[string]int{"payload 4096": 190}},
+	{name: "smallest", options: "-C 5 -S 23", pings: 5},
+	{name: "largest", options: "-C 5 -S 65535", pings: 5, shows: map[string]int{"payload 4096": 140}},
+	{name: "other-port", options: "-C 3 -p 19000", pings: 3},
+	{name: "ipv6", options: "-C 20 -S 4096", ipv6: true, pings: 20},
+}
+
+// A cmHost runs one end.
+type cmHost interface {
+	name() string
+	ip(ipv6 bool) string
+	// rping runs a server, or with a server's address a client, and returns what it printed.
+	rping(ctx context.Context, options, server string, listens func()) (string, error)
+}
+
+const rpingLimit = 60 * time.Second
+
+func (g guest) ip(ipv6 bool) string {
+	if ipv6 {
+		return fmt.Sprintf("fd77::1%d", g.n)
+	}
+	return g.address()
+}
+
+// awaitListener returns once the guest's kernel has an identifier that listens.
+func (g guest) awaitListener(ctx context.Context) error {
+	return g.must(ctx, "for i in $(seq 200); do rdma res show cm_id | grep -q LISTEN && exit; sleep 0.05; done; exit 1")
+}
+
+func (g guest) rping(ctx context.Context, options, server string, listens func()) (string, error) {
+	role := "-s"
+	if server != "" {
+		role = "-c -V -a " + server
+	} else {
+		go func() {
+			if g.awaitListener(ctx) == nil {
+				listens()
+			}
+		}()
+	}
+	// Apart, as the program's output is buffered and its errors are not.
+	out, status, err := g.exec(ctx, rpingLimit, fmt.Sprintf("rping %s -v %s 2>/tmp/rping.err; rc=$?; cat /tmp/rping.err; exit $rc", role, options))
+	if err == nil && status != 0 {
+		err = fmt.Errorf("ended with %d", status)
+	}
+	return out, err
+}
+
+func (s softroceHost) ip(ipv6 bool) string {
+	if ipv6 {
+		return "fd77::1"
+	}
+	return s.address()
+}
+
+func (s softroceHost) rping(ctx context.Context, options, server string, listens func()) (string, error) {
+	args := append([]string{"rping", "-v"}, strings.Fields(options)...)
+	if server != "" {
+		args = append(args, "-c", "-V", "-a", server)
+	} else {
+		args = append(args, "-s", "-d")
+	}
+	ctx, cancel := context.WithTimeout(ctx, rpingLimit)
+	defer cancel()
+	out := &watched{text: "listening on", seen: listens}
+	cmd := child(ctx, s.d.program, args...)
+	cmd.Env = append(os.Environ(), "SOFTROCE_SOCKET="+s.d.socket)
+	cmd.Stdout, cmd.Stderr = out, out
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		err = fmt.Errorf("not done after %v", rpingLimit)
+	}
+	return out.String(), err
+}
+
+// watched is what a program prints. seen is called once a text is among it.
+type watched struct {
+	text string
+	seen func()
+	mu   sync.Mutex
+	b    bytes.Buffer
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.b.Write(p)
+	if w.text != "" && bytes.Contains(w.b.Bytes(), []byte(w.text)) {
+		w.text = ""
+		w.seen()
+	}
+	return len(p), nil
+}
+
+func (w *watched) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.b.String()
+}
+
+// run plays the case once; the reason why it failed, or nil.
+func (c cmCase) run(ctx context.Context, server, client cmHost, log logf) error {
+	type result struct {
+		out string
+		err error
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	served, listens := make(chan result, 1), make(chan struct{})
+	go func() {
+		out, err := server.rping(ctx, c.options+" -a "+server.ip(c.ipv6), "", func() { close(listens) })
+		served <- result{out, err}
+	}()
+	select {
+	case s := <-served:
+		return fmt.Errorf("the server (%s) ended before a client came: %v: %s", server.name(), s.err, lastLine(s.out))
+	case <-listens:
+	}
+	var cl result
+	cl.out, cl.err = client.rping(ctx, c.options, server.ip(c.ipv6), nil)
+	if cl.err != nil {
+		cancel() // the server may wait for ever
+	}
+	s := <-served
+	log("--- server %s\n%s", server.name(), s.out)
+	log("--- client %s\n%s", client.name(), cl.out)
+	if cl.err != nil {
+		return fmt.Errorf("the client (%s): %w: %s", client.name(), cl.err, lastLine(cl.out))
+	}
+	if s.err != nil {
+		return fmt.Errorf("the server (%s): %w: %s", server.name(), s.err, lastLine(s.out))
+	}
+	return c.judge(s.out, cl.out)
+}
+
+// judge compares what both ends printed: each ping's data, the same at both.
+func (c cmCase) judge(server, client string) error {
+	sent, got := pingLines(client, "ping data: "), pingLines(server, "server ping data: ")
+	if len(sent) != c.pings || len(got) != c.pings {
+		return fmt.Errorf("the client printed %d pings, the server %d, not %d", len(sent), len(got), c.pings)
+	}
+	for i := range sent {
+		if sent[i] != got[i] || !strings.HasPrefix(sent[i], fmt.Sprintf("rdma-ping-%d: ", i)) {
+			return fmt.Errorf("ping %d is %.40q at the client, %.40q at the server", i, sent[i], got[i])
+		}
+	}
+	return nil
+}
+
+func pingLines(out, start string) (data []string) {
+	for line := range strings.Lines(out) {
+		if d, is := strings.CutPrefix(strings.TrimSuffix(line, "\n"), start); is {
+			data = append(data, d)
+		}
+	}
+	return data
+}
