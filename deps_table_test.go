@@ -256,6 +256,10 @@ var rules = []rule{
 		may: public, testsMay: edgeTests, unix: true,
 	},
 	{
+		path: "internal/cmtime", is: "how long the steps of connecting take", never: "flags, sockets of the adapter",
+		may: public, testsMay: edgeTests, unix: true,
+	},
+	{
 		path: "internal/perf", is: "bandwidth and latency of the verbs, measured", never: "flags, sockets of the adapter",
 		may: public, testsMay: edgeTests, unix: true,
 	},
@@ -273,7 +277,7 @@ var rules = []rule{
 	},
 	{
 		path: "cmd/softroce/...", is: "flags, signals, output", never: "logic worth a test of its own",
-		may:      join(public, []string{"internal/nic", "internal/shm", "internal/capture", "internal/metrics", "internal/demo", "internal/pingpong", "internal/rping", "internal/nc", "internal/perf", "internal/inspect", cobra, pflag, prometheus}),
+		may:      join(public, []string{"internal/nic", "internal/shm", "internal/capture", "internal/metrics", "internal/demo", "internal/pingpong", "internal/rping", "internal/cmtime", "internal/nc", "internal/perf", "internal/inspect", cobra, pflag, prometheus}),
 		testsMay: edgeTests, unix: true,
 	},
 	{

@@ -76,6 +76,16 @@ func TestF46EveryVerbEveryTool(t *testing.T) {
 	}
 	t.Run("rping", func(t *testing.T) { rpings(t, server, client) })
 	t.Run("perf -R", func(t *testing.T) { perfByCM(t, server, client) })
+	t.Run("cmtime", func(t *testing.T) {
+		srv := tool(t, "cmtime", "-c", "30", "--socket", server.socket)
+		eventually(t, "the server listens", func() bool { return srv.ended() || strings.Contains(srv.out.String(), "listening on") })
+		cl := tool(t, "cmtime", "-s", server.addr.String(), "-c", "30", "--socket", client.socket)
+		cl.finish(t)
+		srv.finish(t)
+		if !strings.Contains(cl.out.String(), "disconnect ") {
+			t.Errorf("the client does not tell of disconnecting:\n%s", cl.out.String())
+		}
+	})
 	t.Run("demo", func(t *testing.T) {
 		p := tool(t, "demo", "--addr", addrs[2].String()+","+addrs[3].String())
 		p.finish(t)

@@ -60,6 +60,7 @@ func TestRefusals(t *testing.T) {
 		{"nc's options of a client", []string{"nc", "-l", "7000", "-w", "1"}, 2, []string{"-w", "client"}},
 		{"nc without its file", []string{"nc", free, "7000", "--in", "/proc/none/f", "--socket", held.socket}, 1, []string{"--in", "/proc/none/f"}},
 		{"nobody listens to nc", []string{"nc", addrs[0].String(), "7000", "--socket", held.socket}, 1, []string{addrs[0].String() + ":7000"}},
+		{"cmtime of nothing", []string{"cmtime", "-s", free, "-c", "0"}, 2, []string{"-c 0"}},
 		{"perf without a verb", []string{"perf"}, 2, []string{"write, read, send or atomic"}},
 		{"unknown flag", []string{"perf", "write", "--bogus"}, 2, []string{"--bogus", "softroce perf write --help"}},
 		{"value of a flag", []string{"pingpong", "-n", "many"}, 2, []string{"many", "--iters"}},
