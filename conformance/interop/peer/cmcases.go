@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -10,10 +11,11 @@ import (
 	"time"
 )
 
-// A cmCase is rdma-core's rping in the guest against `softroce rping`, which connect by the connection manager, the guest once
-// as the server and once as the client. Both get the same options.
+// A cmCase is rdma-core's rping or cmtime in the guest against softroce's command of that name, which connect by the connection
+// manager, the guest once as the server and once as the client. Both get the same options.
 type cmCase struct {
 	name    string
+	program string // rping when it is empty
 	options string
 	ipv6    bool
 	pings   int
@@ -27,6 +29,7 @@ var cmCases = []cmCase{
 	{name: "largest", options: "-C 5 -S 65535", pings: 5, shows: map[string]int{"payload 4096": 140}},
 	{name: "other-port", options: "-C 3 -p 19000", pings: 3},
 	{name: "ipv6", options: "-C 20 -S 4096", ipv6: true, pings: 20},
+	{name: "200", program: "cmtime", options: "-c 200"},
 }
 
 // A cmHost runs one end.
@@ -35,6 +38,9 @@ type cmHost interface {
 	ip(ipv6 bool) string
 	// rping runs a server, or with a server's address a client, and returns what it printed.
 	rping(ctx context.Context, options, server string, listens func()) (string, error)
+	// cmtime is the same of that program. The guest's server does not end by itself, but by endServer.
+	cmtime(ctx context.Context, options, server string, listens func()) (string, error)
+	endServer(ctx context.Context)
 }
 
 const rpingLimit = 60 * time.Second
@@ -51,16 +57,37 @@ func (g guest) awaitListener(ctx context.Context) error {
 	return g.must(ctx, "for i in $(seq 200); do rdma res show cm_id | grep -q LISTEN && exit; sleep 0.05; done; exit 1")
 }
 
+func (g guest) listens(ctx context.Context, listens func()) {
+	if g.awaitListener(ctx) == nil {
+		listens()
+	}
+}
+
+func (g guest) cmtime(ctx context.Context, options, server string, listens func()) (string, error) {
+	if server == "" {
+		go g.listens(ctx, listens)
+		out, _, err := g.exec(ctx, rpingLimit, "cmtime "+options+" 2>&1")
+		return out, err
+	}
+	out, status, err := g.exec(ctx, rpingLimit, "cmtime -s "+server+" "+options+" 2>&1")
+	if err == nil && status != 0 {
+		err = fmt.Errorf("ended with %d", status)
+	}
+	return out, err
+}
+
+func (g guest) endServer(ctx context.Context) {
+	_, _, _ = g.exec(ctx, callLimit, "pkill -x cmtime") // it may have ended
+}
+
+func (softroceHost) endServer(context.Context) {}
+
 func (g guest) rping(ctx context.Context, options, server string, listens func()) (string, error) {
 	role := "-s"
 	if server != "" {
 		role = "-c -V -a " + server
 	} else {
-		go func() {
-			if g.awaitListener(ctx) == nil {
-				listens()
-			}
-		}()
+		go g.listens(ctx, listens)
 	}
 	// Apart, as the program's output is buffered and its errors are not.
 	out, status, err := g.exec(ctx, rpingLimit, fmt.Sprintf("rping %s -v %s 2>/tmp/rping.err; rc=$?; cat /tmp/rping.err; exit $rc", role, options))
@@ -84,6 +111,19 @@ func (s softroceHost) rping(ctx context.Context, options, server string, listens
 	} else {
 		args = append(args, "-s", "-d")
 	}
+	return s.command(ctx, args, listens)
+}
+
+func (s softroceHost) cmtime(ctx context.Context, options, server string, listens func()) (string, error) {
+	args := append([]string{"cmtime"}, strings.Fields(options)...)
+	if server != "" {
+		args = append(args, "-s", server)
+	}
+	return s.command(ctx, args, listens)
+}
+
+// command runs softroce; listens is called when it says that it listens.
+func (s softroceHost) command(ctx context.Context, args []string, listens func()) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, rpingLimit)
 	defer cancel()
 	out := &watched{text: "listening on", seen: listens}
@@ -132,16 +172,19 @@ func (c cmCase) run(ctx context.Context, server, client cmHost, log logf) error 
 	defer cancel()
 	served, listens := make(chan result, 1), make(chan struct{})
 	go func() {
-		out, err := server.rping(ctx, c.options+" -a "+server.ip(c.ipv6), "", func() { close(listens) })
+		out, err := c.play(ctx, server, "", func() { close(listens) })
 		served <- result{out, err}
 	}()
 	select {
 	case s := <-served:
-		return fmt.Errorf("the server (%s) ended before a client came: %v: %s", server.name(), s.err, lastLine(s.out))
+		return errors.Join(fmt.Errorf("the server (%s) ended before a client came: %s", server.name(), lastLine(s.out)), s.err)
 	case <-listens:
 	}
 	var cl result
-	cl.out, cl.err = client.rping(ctx, c.options, server.ip(c.ipv6), nil)
+	cl.out, cl.err = c.play(ctx, client, server.ip(c.ipv6), nil)
+	if c.program == "cmtime" {
+		server.endServer(ctx)
+	}
 	if cl.err != nil {
 		cancel() // the server may wait for ever
 	}
@@ -157,8 +200,26 @@ func (c cmCase) run(ctx context.Context, server, client cmHost, log logf) error 
 	return c.judge(s.out, cl.out)
 }
 
-// judge compares what both ends printed: each ping's data, the same at both.
+// play runs one end.
+func (c cmCase) play(ctx context.Context, host cmHost, server string, listens func()) (string, error) {
+	switch {
+	case c.program == "cmtime":
+		return host.cmtime(ctx, c.options, server, listens)
+	case server == "":
+		return host.rping(ctx, c.options+" -a "+host.ip(c.ipv6), "", listens)
+	}
+	return host.rping(ctx, c.options, server, listens)
+}
+
+// judge compares what both ends printed: each ping's data, the same at both. Of cmtime the client's table is there, which is
+// printed when every connection came up and ended.
 func (c cmCase) judge(server, client string) error {
+	if c.program == "cmtime" {
+		if !strings.Contains(client, "us / conn") || !strings.Contains(client, "\ndestroy ") {
+			return fmt.Errorf("the client printed no table: %s", lastLine(client))
+		}
+		return nil
+	}
 	sent, got := pingLines(client, "ping data: "), pingLines(server, "server ping data: ")
 	if len(sent) != c.pings || len(got) != c.pings {
 		return fmt.Errorf("the client printed %d pings, the server %d, not %d", len(sent), len(got), c.pings)

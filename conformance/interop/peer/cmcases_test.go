@@ -32,3 +32,16 @@ func TestWatchedSeesOnce(t *testing.T) {
 		t.Errorf("seen %d times in %q", n, w.String())
 	}
 }
+
+func TestTablesAreJudged(t *testing.T) {
+	c := cmCase{program: "cmtime"}
+	table := "step  total ms  us / conn\nconnect : 1\ndestroy      :        0.46\n"
+	if err := c.judge("", table); err != nil {
+		t.Errorf("a table: %v", err)
+	}
+	for _, bad := range []string{"", "connecting\nevent: RDMA_CM_EVENT_REJECTED, error: 8\n", "step  total ms  us / conn\nconnect : 1\n"} {
+		if c.judge("", bad) == nil {
+			t.Errorf("nothing was found wrong in %q", bad)
+		}
+	}
+}

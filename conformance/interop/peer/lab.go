@@ -93,7 +93,7 @@ func (l *lab) cmCases() (cases []testCase) {
 	for _, c := range cmCases {
 		for _, role := range []string{"guest-server", "guest-client"} {
 			cases = append(cases, testCase{
-				name: "cm/rping/" + c.name + "/" + role, about: "rping " + c.options, shows: c.shows,
+				name: "cm/" + cmp.Or(c.program, "rping") + "/" + c.name + "/" + role, about: cmp.Or(c.program, "rping") + " " + c.options, shows: c.shows,
 				run: func(ctx context.Context, log logf) error {
 					var other cmHost = softroceHost{l.daemon}
 					if l.reference {
