@@ -181,8 +181,10 @@ func (full) Write([]byte) (int, error) { return 0, errDisk }
 func (full) Read([]byte) (int, error)  { return 0, errDisk }
 
 func TestOutputAndInputThatFail(t *testing.T) {
+	idle, end := io.Pipe()
+	defer end.Close()
 	for name, bad := range map[string]Config{
-		"output": {In: strings.NewReader(""), Out: full{}},
+		"output": {In: idle, Out: full{}},
 		"input":  {In: full{}, Out: io.Discard},
 	} {
 		endless, never := io.Pipe()
