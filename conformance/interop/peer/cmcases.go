@@ -30,6 +30,8 @@ var cmCases = []cmCase{
 	{name: "other-port", options: "-C 3 -p 19000", pings: 3},
 	{name: "ipv6", options: "-C 20 -S 4096", ipv6: true, pings: 20},
 	{name: "200", program: "cmtime", options: "-c 200"},
+	{name: "many", program: "ucmatose", options: "-c 10 -C 100 -S 1000"},
+	{name: "large", program: "ucmatose", options: "-c 1 -C 10 -S 30000", shows: map[string]int{"payload 4096": 140}},
 }
 
 // A cmHost runs one end.
@@ -41,6 +43,7 @@ type cmHost interface {
 	// cmtime is the same of that program. The guest's server does not end by itself, but by endServer.
 	cmtime(ctx context.Context, options, server string, listens func()) (string, error)
 	endServer(ctx context.Context)
+	ucmatose(ctx context.Context, options, server string, listens func()) (string, error)
 }
 
 const rpingLimit = 60 * time.Second
@@ -70,6 +73,19 @@ func (g guest) cmtime(ctx context.Context, options, server string, listens func(
 		return out, err
 	}
 	out, status, err := g.exec(ctx, rpingLimit, "cmtime -s "+server+" "+options+" 2>&1")
+	if err == nil && status != 0 {
+		err = fmt.Errorf("ended with %d", status)
+	}
+	return out, err
+}
+
+func (g guest) ucmatose(ctx context.Context, options, server string, listens func()) (string, error) {
+	if server != "" {
+		options += " -s " + server
+	} else {
+		go g.listens(ctx, listens)
+	}
+	out, status, err := g.exec(ctx, rpingLimit, "ucmatose "+options+" 2>&1")
 	if err == nil && status != 0 {
 		err = fmt.Errorf("ended with %d", status)
 	}
@@ -205,6 +221,8 @@ func (c cmCase) play(ctx context.Context, host cmHost, server string, listens fu
 	switch {
 	case c.program == "cmtime":
 		return host.cmtime(ctx, c.options, server, listens)
+	case c.program == "ucmatose":
+		return host.ucmatose(ctx, c.options, server, listens)
 	case server == "":
 		return host.rping(ctx, c.options+" -a "+host.ip(c.ipv6), "", listens)
 	}
@@ -214,6 +232,12 @@ func (c cmCase) play(ctx context.Context, host cmHost, server string, listens fu
 // judge compares what both ends printed: each ping's data, the same at both. Of cmtime the client's table is there, which is
 // printed when every connection came up and ended.
 func (c cmCase) judge(server, client string) error {
+	if c.program == "ucmatose" {
+		if !strings.Contains(server, "data transfers complete") || !strings.Contains(client, "data transfers complete") {
+			return fmt.Errorf("data transfers are not complete: %s, %s", lastLine(server), lastLine(client))
+		}
+		return nil
+	}
 	if c.program == "cmtime" {
 		if !strings.Contains(client, "us / conn") || !strings.Contains(client, "\ndestroy ") {
 			return fmt.Errorf("the client printed no table: %s", lastLine(client))

@@ -45,3 +45,13 @@ func TestTablesAreJudged(t *testing.T) {
 		}
 	}
 }
+
+func TestTransfersAreJudged(t *testing.T) {
+	c, done := cmCase{program: "ucmatose"}, "cmatose: starting\ndata transfers complete\nreturn status 0\n"
+	if err := c.judge(done, done); err != nil {
+		t.Errorf("both complete: %v", err)
+	}
+	if c.judge(done, "receiving data transfers\n") == nil || c.judge("", done) == nil {
+		t.Error("one end did not complete, and nothing was found wrong")
+	}
+}
