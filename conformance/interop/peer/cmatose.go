@@ -27,12 +27,22 @@ type matoseEnd struct {
 	cq   *verbs.CQ
 	mr   *verbs.MR
 	conn *rdmacm.Conn
-	have [2]int // receives and sends that have completed
+	have [2]int   // receives and sends that have completed
+	last verbs.WC // the last receive's
+	head int      // bytes in front of a message
 }
 
 const matosePort = 7471
 
 func (s softroceHost) ucmatose(ctx context.Context, options, server string, listens func()) (string, error) {
+	return s.matose(ctx, false, options, server, listens)
+}
+
+func (s softroceHost) udaddy(ctx context.Context, options, server string, listens func()) (string, error) {
+	return s.matose(ctx, true, options, server, listens)
+}
+
+func (s softroceHost) matose(ctx context.Context, datagrams bool, options, server string, listens func()) (string, error) {
 	dev, err := verbs.Open(&verbs.Options{Socket: s.d.socket})
 	if err != nil {
 		return "", err
@@ -49,7 +59,9 @@ func (s softroceHost) ucmatose(ctx context.Context, options, server string, list
 	}
 	ctx, cancel := context.WithTimeout(ctx, rpingLimit)
 	defer cancel()
-	if server == "" {
+	if datagrams {
+		err = m.daddy(ctx, server, listens)
+	} else if server == "" {
 		err = m.serve(ctx, listens)
 	} else {
 		err = m.connect(ctx, server)
@@ -182,10 +194,12 @@ func (m *matose) await(ctx context.Context, kind int) error {
 				return err
 			}
 			for _, wc := range wcs[:n] {
-				if wc.Status != verbs.WCSuccess || wc.WRID == 0 && wc.ByteLen != uint32(m.size) {
+				if wc.Status != verbs.WCSuccess || wc.WRID == 0 && wc.ByteLen != uint32(e.head+m.size) {
 					return fmt.Errorf("connection %d: request %d ended with %v, %d bytes", i, wc.WRID, wc.Status, wc.ByteLen)
 				}
-				e.have[wc.WRID]++
+				if e.have[wc.WRID]++; wc.WRID == 0 {
+					e.last = wc
+				}
 			}
 			if n == 0 && !pause(ctx, time.Millisecond) {
 				return fmt.Errorf("connection %d: %d of %d completions of kind %d: %w", i, e.have[kind], m.count, kind, ctx.Err())

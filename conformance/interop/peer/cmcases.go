@@ -31,6 +31,7 @@ var cmCases = []cmCase{
 	{name: "ipv6", options: "-C 20 -S 4096", ipv6: true, pings: 20},
 	{name: "200", program: "cmtime", options: "-c 200"},
 	{name: "many", program: "ucmatose", options: "-c 10 -C 100 -S 1000"},
+	{name: "several", program: "udaddy", options: "-c 4 -C 10 -S 1000", shows: map[string]int{"payload 1000": 80}},
 	{name: "large", program: "ucmatose", options: "-c 1 -C 10 -S 30000", shows: map[string]int{"payload 4096": 140}},
 }
 
@@ -44,6 +45,7 @@ type cmHost interface {
 	cmtime(ctx context.Context, options, server string, listens func()) (string, error)
 	endServer(ctx context.Context)
 	ucmatose(ctx context.Context, options, server string, listens func()) (string, error)
+	udaddy(ctx context.Context, options, server string, listens func()) (string, error)
 }
 
 const rpingLimit = 60 * time.Second
@@ -80,12 +82,20 @@ func (g guest) cmtime(ctx context.Context, options, server string, listens func(
 }
 
 func (g guest) ucmatose(ctx context.Context, options, server string, listens func()) (string, error) {
+	return g.transfers(ctx, "ucmatose", options, server, listens)
+}
+
+func (g guest) udaddy(ctx context.Context, options, server string, listens func()) (string, error) {
+	return g.transfers(ctx, "udaddy", options, server, listens)
+}
+
+func (g guest) transfers(ctx context.Context, program, options, server string, listens func()) (string, error) {
 	if server != "" {
 		options += " -s " + server
 	} else {
 		go g.listens(ctx, listens)
 	}
-	out, status, err := g.exec(ctx, rpingLimit, "ucmatose "+options+" 2>&1")
+	out, status, err := g.exec(ctx, rpingLimit, program+" "+options+" 2>&1")
 	if err == nil && status != 0 {
 		err = fmt.Errorf("ended with %d", status)
 	}
@@ -221,6 +231,8 @@ func (c cmCase) play(ctx context.Context, host cmHost, server string, listens fu
 	switch {
 	case c.program == "cmtime":
 		return host.cmtime(ctx, c.options, server, listens)
+	case c.program == "udaddy":
+		return host.udaddy(ctx, c.options, server, listens)
 	case c.program == "ucmatose":
 		return host.ucmatose(ctx, c.options, server, listens)
 	case server == "":
@@ -232,7 +244,7 @@ func (c cmCase) play(ctx context.Context, host cmHost, server string, listens fu
 // judge compares what both ends printed: each ping's data, the same at both. Of cmtime the client's table is there, which is
 // printed when every connection came up and ended.
 func (c cmCase) judge(server, client string) error {
-	if c.program == "ucmatose" {
+	if c.program == "ucmatose" || c.program == "udaddy" {
 		if !strings.Contains(server, "data transfers complete") || !strings.Contains(client, "data transfers complete") {
 			return fmt.Errorf("data transfers are not complete: %s, %s", lastLine(server), lastLine(client))
 		}
