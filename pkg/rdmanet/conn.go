@@ -238,7 +238,8 @@ func (c *Conn) update() {
 }
 
 // CloseWrite ends the sending side: the peer reads what was written, and then
-// io.EOF. It waits until the peer's adapter has all data.
+// io.EOF. It waits until the peer's adapter has all data; of a connection that
+// fails in that moment it may say nothing: who must know has the peer answer.
 func (c *Conn) CloseWrite() error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
