@@ -25,7 +25,7 @@ func (ch *EventChannel) event(h *held) *Event {
 	if rec.Event == uapi.CMConnectRequest {
 		e.Listen, e.ID = id, ch.child(id, h)
 	}
-	id.acks.took()
+	id.acks.Took()
 	ch.mu.Unlock()
 	if !e.ID.advance(e, rec) {
 		e.Ack()

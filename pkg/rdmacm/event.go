@@ -110,7 +110,7 @@ type Event struct {
 // a CONNECT_REQUEST the listening one, waits for it. A second call does nothing.
 func (e *Event) Ack() {
 	if e.owner != nil && !e.acked.Swap(true) {
-		e.owner.acks.ack()
+		e.owner.acks.Ack(1)
 	}
 }
 

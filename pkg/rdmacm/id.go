@@ -37,7 +37,7 @@ type ID struct {
 	dev    *verbs.Device
 	handle uint32
 	space  PortSpace
-	acks   acks
+	acks   devctl.Acks
 	read   uint32 // records read, and those that a former channel hands on; guarded by the channel's mu
 
 	life sync.Mutex   // held over Destroy and Migrate
@@ -93,7 +93,7 @@ func (id *ID) Destroy() error {
 	if err != nil && !ch.gone() {
 		return err
 	}
-	id.acks.wait(id.ctl.Done())
+	id.acks.Wait(id.ctl.Done())
 	if err == nil {
 		err = qpErr
 	}
@@ -145,7 +145,7 @@ func (id *ID) Migrate(to *EventChannel) error {
 	if from == to {
 		return nil
 	}
-	id.acks.wait(id.ctl.Done())
+	id.acks.Wait(id.ctl.Done())
 	unread, err := id.switchTo(from, to)
 	if err != nil {
 		return err

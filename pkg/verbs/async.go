@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/softroce/softroce/internal/devctl"
 	"github.com/softroce/softroce/internal/uapi"
 )
 
@@ -66,7 +67,7 @@ type AsyncEvent struct {
 	SRQ  *SRQ
 	Port uint8 // 1
 
-	acks *acks
+	acks *devctl.Acks
 }
 
 // Ack acknowledges the event (ibv_ack_async_event), once for each that was
@@ -74,7 +75,7 @@ type AsyncEvent struct {
 // device need none.
 func (ev AsyncEvent) Ack() {
 	if ev.acks != nil {
-		ev.acks.ack(1)
+		ev.acks.Ack(1)
 	}
 }
 
@@ -146,7 +147,7 @@ func (d *Device) asyncEvent(rec uapi.AsyncRecord) (ev AsyncEvent, ok bool) {
 		ev.Port = uint8(rec.Handle)
 	}
 	if ev.acks != nil {
-		ev.acks.took()
+		ev.acks.Took()
 	}
 	d.mu.Unlock()
 	if ev.QP != nil && ev.Type.endsQP() {

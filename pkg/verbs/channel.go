@@ -127,7 +127,7 @@ func (c *CQ) took() bool {
 	if c.closed {
 		return false
 	}
-	c.compAcks.took()
+	c.compAcks.Took()
 	c.read++
 	c.ring.EventRead()
 	return true

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/softroce/softroce/internal/devctl"
 	"github.com/softroce/softroce/internal/shm"
 	"github.com/softroce/softroce/internal/uapi"
 )
@@ -32,7 +33,7 @@ type CQ struct {
 	read   uint32 // completion events read in all
 	ext    extended
 
-	compAcks, asyncAcks acks
+	compAcks, asyncAcks devctl.Acks
 }
 
 // use makes ring the queue's; the caller holds mu, or is the only one.
@@ -220,7 +221,7 @@ func (c *CQ) ReqNotify(solicitedOnly bool) error {
 }
 
 // AckEvents acknowledges n events of the queue (ibv_ack_cq_events).
-func (c *CQ) AckEvents(n int) { c.compAcks.ack(n) }
+func (c *CQ) AckEvents(n int) { c.compAcks.Ack(n) }
 
 // Destroy ends the queue (ibv_destroy_cq). It waits until every event that was
 // returned is acknowledged, completion events and asynchronous ones, and drops
@@ -236,8 +237,8 @@ func (c *CQ) Destroy() error {
 	d.mu.Lock()
 	delete(d.cqs, c.handle)
 	d.mu.Unlock()
-	c.compAcks.wait(d.dying)
-	c.asyncAcks.wait(d.dying)
+	c.compAcks.Wait(d.dying)
+	c.asyncAcks.Wait(d.dying)
 	return err
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/softroce/softroce/internal/devctl"
 	"github.com/softroce/softroce/internal/shm"
 	"github.com/softroce/softroce/internal/uapi"
 	"github.com/softroce/softroce/pkg/wq"
@@ -59,7 +60,7 @@ type QP struct {
 
 	formerSend, formerRecv uint64 // completions before these are of a life before RESET
 
-	asyncAcks acks
+	asyncAcks devctl.Acks
 }
 
 // CreateQP makes a queue pair in the RESET state (ibv_create_qp). EINVAL: an
@@ -229,6 +230,6 @@ func (q *QP) Destroy() error {
 	d.mu.Lock()
 	delete(d.qps, q.handle)
 	d.mu.Unlock()
-	q.asyncAcks.wait(d.dying)
+	q.asyncAcks.Wait(d.dying)
 	return err
 }

@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/softroce/softroce/internal/devctl"
 	"github.com/softroce/softroce/internal/uapi"
 )
 
@@ -33,7 +34,7 @@ type SRQ struct {
 	attr   SRQAttr // max_wr and max_sge as granted
 	closed bool
 
-	asyncAcks acks
+	asyncAcks devctl.Acks
 }
 
 // CreateSRQ makes a shared receive queue of at least the sizes of attr, whose
@@ -165,6 +166,6 @@ func (s *SRQ) Destroy() error {
 	d.mu.Lock()
 	delete(d.srqs, s.handle)
 	d.mu.Unlock()
-	s.asyncAcks.wait(d.dying)
+	s.asyncAcks.Wait(d.dying)
 	return err
 }
