@@ -277,12 +277,41 @@ var rules = []rule{
 	},
 	{
 		path: "cmd/softroce/...", is: "flags, signals, output", never: "logic worth a test of its own",
-		may:      join(public, []string{"internal/nic", "internal/shm", "internal/capture", "internal/metrics", "internal/demo", "internal/pingpong", "internal/rping", "internal/cmtime", "internal/nc", "internal/perf", "internal/inspect", cobra, pflag, prometheus}),
+		may:      join(public, []string{"internal/nic", "internal/shm", "internal/capture", "internal/metrics", "internal/demo", "internal/pingpong", "internal/rping", "internal/cmtime", "internal/nc", "internal/perf", "internal/inspect", "conformance/wire", "conformance/agent", "conformance/agent/verbsagent", "conformance/suite", "conformance/cases", "conformance/report", cobra, pflag, prometheus}),
 		testsMay: edgeTests, unix: true,
 	},
 	{
 		path: "conformance/...", is: "the wire-level suite: the second opinion", never: "transport, nic",
 		may: []string{"pkg/bth"}, testsMay: []string{"internal/testaddr", "internal/testnet", netlink, netns}, unix: true,
+	},
+	{
+		path: "conformance/wire", is: "the tester's end of the link: any packet sent, every byte seen", never: "transport, nic, what a packet means",
+		may: []string{"pkg/bth", netlink}, testsMay: []string{"internal/testaddr", "internal/testnet", netns}, unix: true,
+	},
+	{
+		path: "conformance/agent", is: "the word between tester and target: messages, client, server", never: "transport, nic, what a request does on a target",
+		may: nil,
+	},
+	{
+		path: "conformance/agent/verbsagent", is: "the agent on pkg/verbs", never: "transport, nic, a case",
+		may: join(public, []string{"conformance/agent"}), testsMay: []string{"internal/testaddr", "internal/testnet"}, unix: true,
+	},
+	{
+		path: "conformance/suite", is: "statements, cases, the tester's end of a queue pair, the run", never: "transport, nic, a socket",
+		may: []string{"pkg/bth", "conformance/wire", "conformance/agent"},
+	},
+	{
+		path: "conformance/cases", is: "the cases, one file a section", never: "transport, nic, a socket",
+		may:      []string{"pkg/bth", "conformance/wire", "conformance/agent", "conformance/suite"},
+		testsMay: []string{"conformance/tiny", "conformance/agent/verbsagent", "conformance/report", "pkg/adapter", "pkg/verbs", "pkg/udp4791", "internal/testaddr", "internal/testnet", netns}, unix: true,
+	},
+	{
+		path: "conformance/tiny", is: "for tests: a small target in memory that can be broken on purpose", never: "transport, nic, a socket",
+		may: []string{"pkg/bth", "conformance/wire", "conformance/agent"}, testsMay: []string{"conformance/suite"},
+	},
+	{
+		path: "conformance/report", is: "results as a tree, JSON, JUnit and one HTML page", never: "transport, nic, a case",
+		may: []string{"pkg/bth", "conformance/wire", "conformance/suite", "internal/capture", gopacket},
 	},
 	{
 		path: "conformance/interop/...", is: "the lab against kernel rdma_rxe", never: "transport, nic",

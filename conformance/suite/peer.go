@@ -1,0 +1,2 @@
+package suite
+type Peer struct{}
