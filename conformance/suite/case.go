@@ -67,6 +67,7 @@ type T struct {
 	res    *Result
 	peers  map[bth.QPN]*Peer // by the tester's queue pair number
 	strays []*wire.Frame     // to no peer of the case
+	events []agent.Event     // asked for and not yet looked at
 	gid    int               // index of the target's GID that the link reaches
 }
 
