@@ -76,6 +76,9 @@ type Frame struct {
 	IP   []byte // from the IP header to the end of the IP packet; the caller's to keep
 	Pad  []byte // what followed it in the Ethernet frame
 
+	Tagged bool   // the frame had an 802.1Q tag
+	VLAN   uint16 // its TCI
+
 	Src, Dst         netip.Addr
 	SrcPort, DstPort uint16
 	TOS, TTL         uint8
