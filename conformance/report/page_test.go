@@ -147,7 +147,7 @@ func clickThrough(t *testing.T, b *browser, name string) {
 		t.Helper()
 		c := b.count()
 		title, _, _ := strings.Cut(id, ".")
-		if len(c.Open) != 1 || !strings.Contains(c.Open[0], title) || !strings.Contains(c.Open[0], "RC READ Request") && !strings.Contains(c.Open[0], "READ") || c.Hash != "#"+id {
+		if len(c.Open) != 1 || !strings.Contains(c.Open[0], title) || !strings.Contains(c.Open[0], "READ Response Last PSN") || c.Hash != "#"+id {
 			t.Errorf("%s, %s: %+v", name, when, c)
 		}
 	}
