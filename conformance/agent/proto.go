@@ -42,7 +42,7 @@ const (
 	FeatureIova        = "iova"
 	FeatureRereg       = "rereg"
 	FeatureMulticast   = "multicast"
-	FeatureQP1         = "qp1"
+	FeatureQP1         = "qp1" // QP1 answers the connection manager's messages
 	FeatureFlush       = "flush"
 	FeatureAtomicWrite = "atomic_write"
 	FeatureEvents      = "events" // asynchronous events
@@ -55,7 +55,8 @@ const (
 type Request struct {
 	Do string `json:"do"`
 
-	Version int `json:"version,omitempty"` // hello
+	Version int    `json:"version,omitempty"` // hello
+	Token   string `json:"token,omitempty"`   // hello: a word that the agent was started with, if it was
 
 	PD  int `json:"pd,omitempty"`
 	MR  int `json:"mr,omitempty"`
@@ -74,9 +75,10 @@ type Request struct {
 	CQE       int      `json:"cqe,omitempty"`
 	Channel   bool     `json:"channel,omitempty"`
 	Solicited bool     `json:"solicited,omitempty"`
-	N         int      `json:"n,omitempty"`  // how many at most
+	N         int      `json:"n,omitempty"`  // how many at most; 0: 1
 	MS        int      `json:"ms,omitempty"` // how long to wait, in ms
 
+	// Sizes that are 0 are the agent's choice: at least 64 requests, 2 elements, 256 completions; no inline data.
 	SendCQ   int  `json:"send_cq,omitempty"`
 	RecvCQ   int  `json:"recv_cq,omitempty"`
 	SendWRs  int  `json:"send_wrs,omitempty"`
@@ -114,10 +116,10 @@ const (
 	DoQP       = "qp"        // type, pd, send_cq, recv_cq, srq, send_wrs, recv_wrs, send_sges, recv_sges, inline, sig_all -> qp, qpn
 	DoModify   = "modify"    // qp, attrs: each attribute that is there is in the mask
 	DoQuery    = "query"     // qp -> attrs
-	DoSend     = "send"      // qp, sends -> posted
+	DoSend     = "send"      // qp, sends -> posted; with BIND_MW rkey, the last window's new key
 	DoRecv     = "recv"      // qp or srq, recvs -> posted
 	DoMW       = "mw"        // pd, type -> mw, rkey
-	DoBind     = "bind"      // qp, mw, id, bind -> rkey (windows of type 1)
+	DoBind     = "bind"      // qp, mw, id, bind -> rkey (windows of type 1); signaled
 	DoAH       = "ah"        // pd, path -> ah
 	DoAttach   = "attach"    // qp, gid
 	DoDetach   = "detach"    // qp, gid
@@ -150,9 +152,9 @@ type Attrs struct {
 
 // Path is where packets go: an address handle's attributes.
 type Path struct {
-	Addr     string `json:"addr"`      // the peer's IP address
-	GIDIndex int    `json:"gid_index"` // of the own GID table
-	HopLimit int    `json:"hop_limit,omitempty"`
+	Addr     string `json:"addr"`                // the peer's IP address
+	GIDIndex int    `json:"gid_index"`           // of the own GID table
+	HopLimit int    `json:"hop_limit,omitempty"` // 0: 64
 	TClass   int    `json:"tclass,omitempty"`
 }
 
@@ -196,15 +198,16 @@ type Bind struct {
 	Addr   uint64   `json:"addr"`
 	Length uint64   `json:"length"`
 	Access []string `json:"access"`
-	RKey   uint32   `json:"rkey,omitempty"` // the new key of a type 2 window
+	RKey   uint32   `json:"rkey,omitempty"` // the new key of a type 2 window; 0: the next
 }
 
 // WC is a work completion. Status and Op are names without IBV_WC_: SUCCESS, REM_ACCESS_ERR; SEND, RECV, RECV_RDMA_WITH_IMM.
+// What follows Op, but for QPN, is there on success only.
 type WC struct {
 	ID      uint64 `json:"id"`
 	Status  string `json:"status"`
 	Op      string `json:"op,omitempty"`
-	ByteLen uint32 `json:"byte_len,omitempty"`
+	ByteLen uint32 `json:"byte_len,omitempty"` // of receives, READs and atomics
 	QPN     uint32 `json:"qpn"`
 	SrcQP   uint32 `json:"src_qp,omitempty"`
 	Imm     uint32 `json:"imm,omitempty"` // as SendWR.Imm
