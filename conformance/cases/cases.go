@@ -13,13 +13,21 @@ import (
 // All returns every case, in the order of the statements.
 func All() []suite.Case {
 	return slices.Concat(
+		framingCases,
+		bthCases,
+		icrcCases,
+		sendCases,
+		writeCases,
 		readCases,
+		atomicCases,
+		psnCases,
+		sequenceCases,
 	)
 }
 
 // NotTestable returns the statements that have no case, and why.
 func NotTestable() []suite.Untestable {
 	return slices.Concat(
-		[]suite.Untestable{},
+		bthNotTestable,
 	)
 }

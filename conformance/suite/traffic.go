@@ -184,9 +184,13 @@ func (p *Peer) Silent() {
 }
 
 // Alive proves that the queue pair works and that everything sent before was either answered, with answers that the case
-// has taken, or dropped: it sends a WRITE of no bytes at p.PSN, and the very next packet must acknowledge it.
-func (p *Peer) Alive() {
+// has taken, or dropped: it sends a WRITE of no bytes at p.PSN, and the very next packet must acknowledge it. Changes are
+// made to the WRITE first.
+func (p *Peer) Alive(changes ...func(*wire.Packet)) {
 	w := p.Write(0, nil)
+	for _, change := range changes {
+		change(w)
+	}
 	p.Request(w)
 	expected := fmt.Sprintf("the next answer to be the ACK of the following request, PSN %v", w.BTH.PSN)
 	f := p.Next(expected)
@@ -324,3 +328,20 @@ func (t *T) within(f func() bool) bool {
 
 // NextOrNone returns the next packet to this end, nil when none came within Quiet.
 func (p *Peer) NextOrNone() *wire.Frame { return p.poll(p.T.Quiet) }
+
+// LastSent returns the last frame that the tester sent, nil before the first.
+func (t *T) LastSent() *wire.Frame {
+	for i := len(t.res.Frames) - 1; i >= 0; i-- {
+		if t.res.Frames[i].Dir == wire.Sent {
+			return t.res.Frames[i]
+		}
+	}
+	return nil
+}
+
+// Within polls a condition until it holds, and fails with what was expected if it does not within Wait.
+func (t *T) Within(expected string, f func() bool) {
+	if !t.within(f) {
+		t.Failed(expected, fmt.Sprintf("not so within %v", t.Wait))
+	}
+}

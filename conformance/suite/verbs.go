@@ -144,3 +144,50 @@ func (t *T) NoEvent(types ...string) {
 		}
 	}
 }
+
+// Counts fails unless one of the target's counters of these names rises by n at least while f runs. A target that has none of
+// them gets a note.
+func (t *T) Counts(n uint64, f func(), names ...string) {
+	if !t.Has(agent.FeatureCounters) {
+		t.Notef("the target shows no counters")
+		f()
+		return
+	}
+	before := t.Do(agent.Request{Do: agent.DoCounters}).Counters
+	f()
+	after := t.Do(agent.Request{Do: agent.DoCounters}).Counters
+	known := false
+	for _, name := range names {
+		if _, ok := after[name]; ok {
+			known = true
+			if after[name] >= before[name]+n {
+				return
+			}
+		}
+	}
+	if known {
+		t.Failed(fmt.Sprintf("one of the counters %v to rise by %d", names, n), "no change")
+	}
+	t.Notef("the target has none of the counters %v", names)
+}
+
+// HeadRoom is how many bytes of a receive come before the payload: the network header's area of a datagram.
+func (p *Peer) HeadRoom() uint32 {
+	if p.datagram() {
+		return 40
+	}
+	return 0
+}
+
+// AnyReceived takes the next completion of the receive queue, whatever it is.
+func (p *Peer) AnyReceived() agent.WC {
+	if len(p.taken) == 0 {
+		p.taken = p.T.Do(agent.Request{Do: agent.DoPoll, CQ: p.RecvCQ, N: 1, MS: int(p.T.Wait / time.Millisecond)}).WCs
+	}
+	if len(p.taken) == 0 {
+		p.T.Failed("a completion of a receive", fmt.Sprintf("none within %v", p.T.Wait))
+	}
+	wc := p.taken[0]
+	p.taken = p.taken[1:]
+	return wc
+}
