@@ -27,7 +27,7 @@ func (f *Frame) isError() bool {
 	if proto == protoICMP && len(about) > 0 {
 		inner = int(about[0]&0x0F) * 4
 	}
-	if len(about) < inner+4 {
+	if inner = max(inner, ipv4Len); len(about) < inner+4 {
 		return true
 	}
 	ports := about[inner:]

@@ -72,6 +72,9 @@ func (l *wired) open(cfg Config, fd int) (err error) {
 	if l.raw, err = l.file.SyscallConn(); err != nil {
 		return err
 	}
+	if err := checkAddrs(cfg); err != nil {
+		return err
+	}
 	if l.way, l.local, l.remote, err = findWay(cfg); err != nil {
 		return err
 	}

@@ -1,10 +1,10 @@
 package wire
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -50,15 +50,11 @@ func udpAt(t *testing.T, h *testnet.Host, a netip.Addr) *net.UDPConn {
 	return c
 }
 
-func sysctl(t *testing.T, h *testnet.Host, names string) {
+// sysctl allows something on the host's loopback device.
+func sysctl(t *testing.T, h *testnet.Host, name string) {
 	t.Helper()
 	err := h.Do(func() error {
-		for _, n := range strings.Fields(names) {
-			if err := os.WriteFile("/proc/sys/net/ipv4/conf/lo/"+n, []byte("1"), 0); err != nil {
-				return err
-			}
-		}
-		return nil
+		return os.WriteFile("/proc/sys/net/ipv4/conf/lo/"+name, []byte("1"), 0)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +70,7 @@ type place struct {
 
 func places(t *testing.T, f func(t *testing.T, p place)) {
 	t.Helper()
-	for _, name := range []string{"veth4", "veth6", "linklocal", "loopback4", "loopback6"} {
+	for _, name := range []string{"veth4", "veth6", "linklocal", "loopback4", "loopback6", "own4"} {
 		t.Run(name, func(t *testing.T) { f(t, placeNamed(t, name)) })
 	}
 }
@@ -94,6 +90,13 @@ func placeNamed(t *testing.T, name string) place {
 		return place{open(t, h, Config{Local: local, Remote: remote}), udp, h}
 	}
 	a, b := testnet.Pair(t, 0)
+	if name == "own4" { // two of a host's own addresses
+		local := netip.MustParseAddr("198.18.77.5")
+		a.AddLoopback(t, local)
+		sysctl(t, a, "accept_local")
+		udp := udpAt(t, a, a.Addr4)
+		return place{open(t, a, Config{Local: local, Remote: a.Addr4}), udp, a}
+	}
 	local, remote := a.Addr4, b.Addr4
 	if name != "veth4" {
 		local, remote = a.Addr6, b.Addr6
@@ -171,45 +174,229 @@ func TestThereAndBack(t *testing.T) {
 	})
 }
 
-// A send of several segments, which a virtual device passes on in one piece, arrives as the packets that the kernel makes of it.
+// segmented sends data to a link in segments of size bytes and returns what the link receives.
+func segmented(t *testing.T, p place, data []byte, size int) (frames []*Frame) {
+	t.Helper()
+	raw, err := p.udp.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var opt, discover error
+	err = raw.Control(func(fd uintptr) {
+		opt = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, size)
+		if p.link.Local().Is4() {
+			discover = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
+		}
+	})
+	if opt != nil {
+		t.Skipf("this kernel has no UDP_SEGMENT: %v", opt)
+	}
+	if err := errors.Join(err, discover); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.udp.WriteToUDPAddrPort(data, netip.AddrPortFrom(p.link.Local(), Port)); err != nil {
+		t.Fatal(err)
+	}
+	for got := 0; got < len(data); {
+		f := receive(t, p.link)
+		got += len(f.Roce)
+		frames = append(frames, f)
+	}
+	return frames
+}
+
+func pattern(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i / 7)
+	}
+	return b
+}
+
+// A send of several segments, which a virtual device passes on in one piece, arrives in its segments.
 func TestSegmentedSendsAreCut(t *testing.T) {
 	places(t, func(t *testing.T, p place) {
-		raw, err := p.udp.SyscallConn()
+		const size = 1000
+		data := pattern(60*size + 500)
+		rest := data
+		for i, f := range segmented(t, p, data, size) {
+			want := rest[:min(size, len(rest))]
+			rest = rest[len(want):]
+			if err := f.Deliverable(); err != nil || string(f.Roce) != string(want) || len(f.Pad) != 0 || f.UDPSum == 0 {
+				t.Errorf("segment %d: %d bytes, want %d, deliverable: %v, %+v", i, len(f.Roce), len(want), err, f)
+			}
+			if f.Src.Is4() && f.ID != uint16(i) {
+				t.Errorf("segment %d: identification %d", i, f.ID)
+			}
+		}
+	})
+}
+
+// A segmented send that this package cuts is the packets that the kernel makes of it where the sender's device cuts none.
+func TestSegmentsAreTheKernels(t *testing.T) {
+	for _, name := range []string{"veth4", "veth6"} {
+		t.Run(name, func(t *testing.T) {
+			p := placeNamed(t, name)
+			for _, n := range []int{1, 1000, 1001, 64000} {
+				data := pattern(n)
+				p.far.SetFeature(t, testnet.CutsUDP, true)
+				ours := segmented(t, p, data, 1000)
+				p.far.SetFeature(t, testnet.CutsUDP, false)
+				theirs := segmented(t, p, data, 1000)
+				if len(ours) != len(theirs) {
+					t.Fatalf("%d bytes: %d packets, the kernel makes %d", n, len(ours), len(theirs))
+				}
+				for i := range ours {
+					if string(ours[i].IP) != string(theirs[i].IP) {
+						t.Errorf("%d bytes, segment %d:\n  got % x\n want % x", n, i, ours[i].IP[:60], theirs[i].IP[:60])
+					}
+				}
+			}
+		})
+	}
+}
+
+// Every knob does on a wire what it does in memory.
+func TestEachKnobOnAWire(t *testing.T) {
+	a, b := testnet.Pair(t, 0)
+	turnKnobs(t, open(t, a, Config{Remote: b.Addr4}), open(t, b, Config{Remote: a.Addr4}), "4", true)
+	turnKnobs(t, open(t, a, Config{Remote: b.Addr6}), open(t, b, Config{Remote: a.Addr6}), "6", true)
+}
+
+// dial makes a UDP socket of the far host from one address and port to another.
+func (p place) dial(t *testing.T, from, to netip.AddrPort) *net.UDPConn {
+	t.Helper()
+	var c *net.UDPConn
+	err := p.far.Do(func() (err error) {
+		c, err = net.DialUDP("udp", net.UDPAddrFromAddrPort(from), net.UDPAddrFromAddrPort(to))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	if err := c.SetDeadline(time.Now().Add(limit)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func send(t *testing.T, c *net.UDPConn, what string) {
+	t.Helper()
+	if _, err := c.Write([]byte(what)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The host does not answer the target's packets with ICMP errors, as it does for a port that nobody has.
+func TestHostStaysSilent(t *testing.T) {
+	places(t, func(t *testing.T, p place) {
+		at := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(p.link.Local(), port) }
+		from := netip.AddrPortFrom(p.link.Remote(), 0)
+		roce, other := p.dial(t, from, at(Port)), p.dial(t, from, at(Port+1))
+		for range 5 {
+			send(t, roce, "to a port that is held")
+			receive(t, p.link)
+		}
+		send(t, other, "to one that is not")
+		if _, err := other.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNREFUSED) {
+			t.Fatalf("a port that nobody has: %v, want it to be refused", err)
+		}
+		raw, err := roce.SyscallConn()
 		if err != nil {
 			t.Fatal(err)
 		}
-		first := 0
-		const size, last = 1000, 500
-		const whole = 60*size + last
-		var opt error
 		if err := raw.Control(func(fd uintptr) {
-			opt = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, size)
-		}); err != nil || opt != nil {
-			t.Skipf("this kernel has no UDP_SEGMENT: %v %v", err, opt)
-		}
-		data := make([]byte, whole)
-		for i := range data {
-			data[i] = byte(i / 7)
-		}
-		if _, err := p.udp.WriteToUDPAddrPort(data, netip.AddrPortFrom(p.link.Local(), Port)); err != nil {
+			if e, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); e != 0 || err != nil {
+				t.Errorf("the tester's port: error %v, %v", unix.Errno(e), err)
+			}
+		}); err != nil {
 			t.Fatal(err)
 		}
-		var got []byte
-		for i := 0; len(got) < whole; i++ {
-			f := receive(t, p.link)
-			want := min(size, whole-len(got))
-			if err := f.Deliverable(); err != nil || len(f.Roce) != want || len(f.Pad) != 0 || f.UDPSum == 0 {
-				t.Fatalf("segment %d: %d bytes, want %d, deliverable: %v, %+v", i, len(f.Roce), want, err, f)
+	})
+}
+
+// A link receives what concerns it and nothing else.
+func TestStrangersAreNotReceived(t *testing.T) {
+	places(t, func(t *testing.T, p place) {
+		local, remote := p.link.Local(), p.link.Remote()
+		at := netip.AddrPortFrom
+		send(t, p.dial(t, at(remote, 0), at(local, 5000)), "to another port")
+		if !remote.IsLinkLocalUnicast() {
+			third := netip.MustParseAddr("198.18.99.9")
+			if local.Is6() {
+				third = netip.MustParseAddr("fd00::99")
 			}
-			if i == 0 {
-				first = int(f.ID)
-			} else if f.Src.Is4() && f.ID != uint16(first+i) {
-				t.Errorf("segment %d: identification %d, of the first %d", i, f.ID, first)
+			p.far.AddLoopback(t, third)
+			stranger := p.dial(t, at(third, 0), at(local, Port))
+			send(t, stranger, "from somebody else")
+			if f := receive(t, p.link); f.Src != third {
+				t.Errorf("got %+v, want the packet from %v", f, third)
 			}
-			got = append(got, f.Roce...)
 		}
-		if string(got) != string(data) {
-			t.Error("the segments are not what was sent")
+		send(t, p.dial(t, at(remote, 0), at(local, Port)), "RoCE")
+		if f := receive(t, p.link); string(f.Roce) != "RoCE" {
+			t.Errorf("got %+v", f)
 		}
 	})
+}
+
+// An ICMP error about the tester's packet is received, one about another program's is not.
+func TestICMPErrorsAreReceived(t *testing.T) {
+	places(t, func(t *testing.T, p place) {
+		for _, src := range []uint16{5000, Port} {
+			wrong := write(8)
+			wrong.SrcPort, wrong.DstPort = src, 4700
+			if p.link.Local().Is6() {
+				wrong.UDPSum = SumRight
+			}
+			if err := p.link.Send(wrong); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f := receive(t, p.link)
+		if !f.NotUDP || f.Src != p.link.Remote() || !f.isError() {
+			t.Errorf("got %+v, want an ICMP error", f)
+		}
+		if f, ok, err := p.link.Receive(time.Now()); ok || err != nil {
+			t.Errorf("got %+v, %v, want nothing more", f, err)
+		}
+	})
+}
+
+// What the socket could not hold is told once; what it held comes, and what comes later.
+func TestFlood(t *testing.T) {
+	a, b := testnet.Pair(t, 0)
+	udp := udpAt(t, b, b.Addr4)
+	const n = 5000
+	flood := func() {
+		for range n {
+			if _, err := udp.WriteToUDPAddrPort(make([]byte, 1024), netip.AddrPortFrom(a.Addr4, Port)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	small := open(t, a, Config{Remote: b.Addr4, Buffer: 1 << 16})
+	flood()
+	if _, _, err := small.Receive(time.Now().Add(limit)); !errors.Is(err, ErrDropped) {
+		t.Fatalf("got %v, want %v", err, ErrDropped)
+	}
+	got := 0
+	for ok := true; ok; got++ {
+		var err error
+		if _, ok, err = small.Receive(time.Now()); err != nil {
+			t.Fatalf("after %d frames: %v", got, err)
+		}
+	}
+	if got < 2 || got > n/2 {
+		t.Errorf("%d frames of %d", got, n)
+	}
+	if err := small.Close(); err != nil {
+		t.Fatal(err)
+	}
+	large := open(t, a, Config{Remote: b.Addr4})
+	flood()
+	for range n {
+		receive(t, large)
+	}
 }

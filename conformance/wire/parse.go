@@ -39,7 +39,7 @@ func (f *Frame) parseIPv4(ip []byte) {
 	if ip[9] == protoUDP && f.Frag&0x1FFF == 0 {
 		f.parseUDP(hdr)
 	}
-	if f.Frag&0x3FFF != 0 { // more fragments, or an offset
+	if f.Frag&0x3FFF != 0 && !errors.Is(f.Err, bth.ErrIPHeader) { // more fragments, or an offset
 		f.Err = bth.ErrIPFragment
 	}
 }

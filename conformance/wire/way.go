@@ -35,27 +35,32 @@ const (
 // usable are the states of a neighbour whose address holds.
 const usable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE | netlink.NUD_PERMANENT | netlink.NUD_NOARP
 
+// checkAddrs checks what can be without the host.
+func checkAddrs(cfg Config) error {
+	local, remote := cfg.Local.Unmap(), cfg.Remote.Unmap()
+	switch {
+	case !remote.IsValid() || remote.IsUnspecified() || remote.IsMulticast():
+		return fmt.Errorf("the target's address %v is not one of a host", remote)
+	case local.IsValid() && local.Is4() != remote.Is4():
+		return fmt.Errorf("the tester's address %v and the target's %v are not of one IP version", local, remote)
+	case remote.Is6() && remote.IsLinkLocalUnicast() && cfg.Iface == "" && remote.Zone() == "":
+		return fmt.Errorf("the link-local address %v needs an interface: write %v%%INTERFACE", remote, remote)
+	}
+	return nil
+}
+
 // findWay asks the routing table, and returns the addresses with what it adds.
 func findWay(cfg Config) (w way, local, remote netip.Addr, err error) {
 	local, remote = cfg.Local.Unmap(), cfg.Remote.Unmap()
 	fail := func(format string, args ...any) (way, netip.Addr, netip.Addr, error) {
 		return way{}, local, remote, fmt.Errorf(format, args...)
 	}
-	if !remote.IsValid() || remote.IsUnspecified() || remote.IsMulticast() {
-		return fail("the target's address %v is not one of a host", remote)
-	}
-	if local.IsValid() && local.Is4() != remote.Is4() {
-		return fail("the tester's address %v and the target's %v are not of one IP version", local, remote)
-	}
 	if cfg.Iface == "" {
 		cfg.Iface = remote.Zone()
 	}
-	if remote.Is6() && remote.IsLinkLocalUnicast() && cfg.Iface == "" {
-		return fail("the link-local address %v needs an interface: write %v%%INTERFACE", remote, remote)
-	}
 	route, err := routeTo(remote, local, cfg.Iface)
 	if err != nil {
-		return fail("find the way to %v: %w", remote, err)
+		return fail("find the way to %v%s%s: %w", remote, named(" from ", cfg.Local), named(" by ", cfg.Iface), err)
 	}
 	if !local.IsValid() {
 		src, ok := netip.AddrFromSlice(route.Src)
@@ -70,17 +75,25 @@ func findWay(cfg Config) (w way, local, remote netip.Addr, err error) {
 	if w, err = wayBy(route); err != nil {
 		return fail("%w", err)
 	}
-	if remote.Is6() && remote.IsLinkLocalUnicast() {
-		remote = remote.WithZone(w.iface)
-	}
-	if local.Is6() && local.IsLinkLocalUnicast() {
-		local = local.WithZone(w.iface)
+	for _, a := range []*netip.Addr{&local, &remote} {
+		if a.Is6() && a.IsLinkLocalUnicast() {
+			*a = a.WithZone(w.iface)
+		}
 	}
 	w.hop = remote
 	if gw, ok := netip.AddrFromSlice(route.Gw); ok {
 		w.hop = gw.Unmap()
 	}
 	return w, local, remote, nil
+}
+
+// named is a piece of an error's text for a setting that is there.
+func named[T comparable](word string, v T) string {
+	var none T
+	if v == none {
+		return ""
+	}
+	return fmt.Sprint(word, v)
 }
 
 // routeTo asks the routing table. Both netlink's functions use the calling thread's namespace.
