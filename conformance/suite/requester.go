@@ -1,7 +1,9 @@
 package suite
 
 import (
+	"encoding/binary"
 	"fmt"
+	"time"
 
 	"github.com/softroce/softroce/conformance/wire"
 	"github.com/softroce/softroce/pkg/bth"
@@ -78,4 +80,66 @@ func (p *Peer) PutAtomicAck(psn bth.PSN, original uint64) {
 func Reads(f *wire.Frame, base uint64) (off, n int) {
 	r := f.RoCE.RETH()
 	return int(r.VA() - base), int(r.Length())
+}
+
+// Resent takes the next packet that carries this PSN: a request that is sent again because of a loss. Other repeats of what
+// was sent before p.TargetPSN may come before it.
+func (p *Peer) Resent(op bth.Opcode, psn bth.PSN) *wire.Frame {
+	return p.passing(fmt.Sprintf("%v with PSN %v once more", op+p.class, psn), op, psn)
+}
+
+// Fresh is Requested, but that repeats of earlier requests may come before the packet.
+func (p *Peer) Fresh(op bth.Opcode) *wire.Frame {
+	f := p.passing(fmt.Sprintf("%v with PSN %v", op+p.class, p.TargetPSN), op, p.TargetPSN)
+	p.Unread(f)
+	return p.Requested(op)
+}
+
+func (p *Peer) passing(expected string, op bth.Opcode, psn bth.PSN) *wire.Frame {
+	for end := time.Now().Add(p.T.Wait); ; {
+		f := p.NextWithin(time.Until(end), expected)
+		switch got := f.RoCE.BTH().PSN(); {
+		case got == psn && f.RoCE.Opcode == op+p.class:
+			return f
+		case got == psn || !got.Before(p.TargetPSN):
+			p.T.Failed(expected, Describe(f))
+		}
+	}
+}
+
+// Waiting returns what has come to this end and was not taken yet, without waiting for more.
+func (p *Peer) Waiting() []*wire.Frame {
+	var out []*wire.Frame
+	for {
+		f := p.poll(0)
+		if f == nil {
+			return out
+		}
+		out = append(out, f)
+	}
+}
+
+// Meanwhile proves like Alive that the queue pair works and has dealt with what was sent before, and returns what else came
+// until the proof.
+func (p *Peer) Meanwhile() []*wire.Frame {
+	w := p.Write(0, nil)
+	p.Request(w)
+	var out []*wire.Frame
+	for {
+		f := p.Next(fmt.Sprintf("an ACK with PSN %v", w.BTH.PSN))
+		if isAck(f) && f.RoCE.BTH().PSN() == w.BTH.PSN {
+			return out
+		}
+		out = append(out, f)
+	}
+}
+
+// Unread gives packets back that Meanwhile or Waiting took, so that they are the next ones.
+func (p *Peer) Unread(frames ...*wire.Frame) {
+	p.inbox = append(frames, p.inbox...)
+}
+
+// HostOrder is how a number lies in the target's memory. Every target there is has the low byte first.
+func HostOrder(v uint64) []byte {
+	return binary.LittleEndian.AppendUint64(nil, v)
 }
