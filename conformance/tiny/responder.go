@@ -1,0 +1,398 @@
+package tiny
+
+import (
+	"github.com/softroce/softroce/conformance/agent"
+	"github.com/softroce/softroce/pkg/bth"
+)
+
+// message is a SEND or WRITE in progress.
+type message struct {
+	op     bth.Op
+	recv   *recvWR // of a SEND
+	va     uint64
+	key    uint32
+	length uint64 // of a WRITE, from its RETH
+	got    uint64
+}
+
+// request takes a request of a reliable connection, by its PSN (IBTA Vol 1 §9.7.4).
+func (q *qp) request(p *packet) {
+	t := q.t
+	d := p.psn().Sub(q.epsn)
+	if t.broken("psn-compared-plainly") {
+		d = int32(p.psn()) - int32(q.epsn)
+	}
+	if t.broken("psn-window-small") && (d > 1<<16 || d < -1<<16) {
+		return
+	}
+	if t.broken("psn-window-inverted") && (d > 1<<22 || d < -1<<22) {
+		d = -d
+	}
+	switch {
+	case d > 0:
+		q.outOfSequence(p)
+	case d < 0:
+		q.duplicate(p)
+	default:
+		q.rnr = false
+		if !t.broken("nak-never-again") {
+			q.nakked = false
+		}
+		q.execute(p)
+	}
+}
+
+// outOfSequence answers a gap: one NAK, then silence until the expected packet comes (IBTA Vol 1 §9.7.5.1.1).
+func (q *qp) outOfSequence(p *packet) {
+	t := q.t
+	switch {
+	case t.broken("gap-executed"):
+		q.epsn = p.psn()
+		q.execute(p)
+		return
+	case t.broken("gap-silent"):
+		return
+	case q.rnr && !t.broken("nak-after-rnr"), q.nakked && !t.broken("nak-every-gap"):
+		return
+	}
+	q.nakked = true
+	psn := q.epsn
+	if t.broken("nak-psn-of-packet") {
+		psn = p.psn()
+	}
+	q.nak(bth.NAKSequence, psn)
+}
+
+// execute takes the expected packet through the checks, in the order of the specification (transport §4.1).
+func (q *qp) execute(p *packet) {
+	info := p.Info
+	if !q.inSequence(p) {
+		q.refuse(p, bth.NAKInvalidRequest, "QP_REQ_ERR")
+		return
+	}
+	if s := q.enabled(info.Op, p); s != 0 {
+		q.refuse(p, s, "QP_REQ_ERR")
+		return
+	}
+	if info.ConsumesRecv && !q.hasRecv() {
+		q.receiverNotReady(p)
+		return
+	}
+	if !q.lengthOK(p) {
+		q.refuse(p, bth.NAKInvalidRequest, "QP_REQ_ERR")
+		return
+	}
+	map[bth.Op]func(*packet){
+		bth.OpSend: q.send, bth.OpWrite: q.write, bth.OpReadRequest: q.read, bth.OpCmpSwap: q.atomicRequest,
+		bth.OpFetchAdd: q.atomicRequest, bth.OpFlush: q.flushRequest, bth.OpAtomicWrite: q.atomicWrite,
+	}[info.Op](p)
+}
+
+// inSequence checks the succession of opcodes (IBTA Vol 1 §9.7.4.1.1).
+func (q *qp) inSequence(p *packet) bool {
+	t, info := q.t, p.Info
+	if q.cur == nil {
+		if info.Position.Begins() {
+			return true
+		}
+		switch {
+		case t.broken("middle-first-accepted") && info.Position == bth.Middle,
+			t.broken("last-first-accepted") && info.Position == bth.Last:
+			q.cur = &message{op: info.Op, length: 1 << 31}
+			return true
+		}
+		return false
+	}
+	if !info.Position.Begins() && info.Op == q.cur.op {
+		return true
+	}
+	switch {
+	case t.broken("message-cut-by-only") && info.Position == bth.Only,
+		t.broken("message-cut-by-first") && info.Position == bth.First:
+		q.cur = nil
+		return true
+	case t.broken("operations-mixed") && !info.Position.Begins():
+		q.cur.op = info.Op
+		return true
+	}
+	return false
+}
+
+// enabled checks that the operation is supported and allowed on the queue pair; 0 says yes.
+func (q *qp) enabled(op bth.Op, p *packet) bth.Syndrome {
+	t := q.t
+	need, name := access(0), Mutation("")
+	switch {
+	case op == bth.OpWrite || op == bth.OpAtomicWrite:
+		need, name = remoteWrite, "qp-write-right-ignored"
+	case op == bth.OpReadRequest:
+		need, name = remoteRead, "qp-read-right-ignored"
+	case op == bth.OpCmpSwap || op == bth.OpFetchAdd:
+		need, name = remoteAtomic, "qp-atomic-right-ignored"
+	case op == bth.OpFlush:
+		if p.h.FETH.PLT&bth.FlushGlobal != 0 {
+			need |= flushGlobal
+		}
+		if p.h.FETH.PLT&bth.FlushPersistent != 0 {
+			need |= flushPersistent
+		}
+		name = "qp-flush-right-ignored"
+	case op != bth.OpSend:
+		return bth.NAKInvalidRequest
+	}
+	if q.access&need != need && !t.broken(name) {
+		return bth.NAKInvalidRequest
+	}
+	if (op == bth.OpReadRequest || need == remoteAtomic) && q.maxDest == 0 && !t.broken("no-resources-served") {
+		return bth.NAKInvalidRequest
+	}
+	return 0
+}
+
+// lengthOK checks payload and pad against the path MTU, and the length of the message (C9-92, C9-94).
+func (q *qp) lengthOK(p *packet) bool {
+	t, info, n := q.t, p.Info, len(p.Payload)
+	if p.Has(bth.HasRETH) && p.h.RETH.Length > 1<<31 && !t.broken("length-limit-ignored") {
+		return false
+	}
+	switch {
+	case t.broken("first-length-ignored") && info.Position == bth.First,
+		t.broken("middle-length-ignored") && info.Position == bth.Middle,
+		t.broken("last-length-ignored") && info.Position == bth.Last,
+		t.broken("only-length-ignored") && info.Position == bth.Only && info.Payload == bth.PayloadAny,
+		t.broken("read-payload-ignored") && info.Op == bth.OpReadRequest:
+		return true
+	}
+	if !info.Payload.Allows(n, q.mtu) {
+		return false
+	}
+	return p.Aligned()
+}
+
+// receiverNotReady sends an RNR NAK (IBTA Vol 1 §9.7.5.2.8).
+func (q *qp) receiverNotReady(p *packet) {
+	t := q.t
+	if t.broken("rnr-silent") {
+		return
+	}
+	q.rnr = true
+	timer, psn := uint8(q.minRNR), p.psn()
+	switch {
+	case t.broken("rnr-timer-wrong"):
+		timer++
+	case t.broken("rnr-psn-wrong"):
+		psn = psn.Add(1)
+	case t.broken("rnr-kills"):
+		defer q.toError()
+	case t.broken("rnr-advances"):
+		q.epsn = q.epsn.Add(1)
+	case t.broken("rnr-counts-msn"):
+		q.msn++
+	}
+	q.nak(bth.RNRSyndrome(timer), psn)
+}
+
+// refuse answers a bad request: NAK, the receive in progress in error or an event, ERR (fault class C).
+func (q *qp) refuse(p *packet, s bth.Syndrome, event string) {
+	t := q.t
+	if t.broken("bad-request-dropped") {
+		return
+	}
+	if s == bth.NAKRemoteAccess && t.broken("access-error-as-invalid") {
+		s = bth.NAKInvalidRequest
+	}
+	if s == bth.NAKInvalidRequest && t.broken("invalid-as-operational") {
+		s = bth.NAKRemoteOperational
+	}
+	psn := p.psn()
+	if t.broken("error-nak-psn-wrong") {
+		psn = psn.Add(1)
+	}
+	q.nak(s, psn)
+	if t.broken("error-nak-only") {
+		return
+	}
+	if q.cur == nil || q.cur.recv == nil {
+		t.event(agent.Event{Type: event, QP: q.handle})
+	}
+	q.toError()
+}
+
+// send takes a packet of a SEND.
+func (q *qp) send(p *packet) {
+	t := q.t
+	if p.Info.Position.Begins() {
+		q.cur = &message{op: bth.OpSend, recv: q.takeRecv()}
+	}
+	m := q.cur
+	if m.recv == nil {
+		m.recv = q.takeRecv()
+	} else if t.broken("recv-per-packet") && !p.Info.Position.Begins() {
+		if m.recv = q.takeRecv(); m.recv == nil {
+			q.cur = nil
+			q.receiverNotReady(p)
+			return
+		}
+	}
+	if m.recv == nil {
+		q.refuse(p, bth.NAKInvalidRequest, "QP_REQ_ERR")
+		return
+	}
+	if m.got+uint64(len(p.Payload)) > m.recv.capacity() && !t.broken("recv-too-small-truncates") {
+		q.failRecv(p, bth.NAKInvalidRequest, "LOC_LEN_ERR")
+		return
+	}
+	if err := q.scatter(m.recv.SGEs, m.got, q.delivered(p)); err != nil && !t.broken("recv-lkey-ignored") {
+		q.failRecv(p, bth.NAKRemoteOperational, "LOC_PROT_ERR")
+		return
+	}
+	m.got += uint64(len(p.Payload))
+	if t.broken("ack-before-completion") && p.Info.Position.Ends() {
+		q.ackTwoStep(p)
+		return
+	}
+	if p.Info.Position.Ends() && !q.receiveDone(p) {
+		return
+	}
+	q.executed(p)
+}
+
+// delivered is the payload as it is placed.
+func (q *qp) delivered(p *packet) []byte {
+	if q.t.broken("pad-delivered") {
+		return append(append([]byte(nil), p.Payload...), p.PadBytes()...)
+	}
+	if q.t.broken("payload-bit-flipped") && len(p.Payload) > 0 {
+		b := append([]byte(nil), p.Payload...)
+		b[len(b)-1] ^= 1
+		return b
+	}
+	return p.Payload
+}
+
+// ackTwoStep acknowledges a SEND and completes it at the next one.
+func (q *qp) ackTwoStep(p *packet) {
+	m := *q.cur
+	q.executed(p)
+	go func() {
+		<-laterThan()
+		q.t.mu.Lock()
+		defer q.t.mu.Unlock()
+		q.cur = &m
+		q.receiveDone(p)
+		q.cur = nil
+	}()
+}
+
+// failRecv refuses a SEND that its receive cannot take: the receive completes in error.
+func (q *qp) failRecv(p *packet, s bth.Syndrome, status string) {
+	r := q.cur.recv
+	q.cur.recv = nil
+	if q.t.broken("bad-recv-kept") {
+		q.rq = append([]recvWR{*r}, q.rq...)
+	} else {
+		q.recvCQ.push(agent.WC{ID: r.ID, Status: status, QPN: uint32(q.num)}, true)
+	}
+	q.nak(s, p.psn())
+	if !q.t.broken("bad-recv-tolerated") {
+		q.toError()
+	} else {
+		q.cur = nil
+	}
+}
+
+// receiveDone completes the receive of the message in progress; false: its invalidation failed and the queue pair is dead.
+func (q *qp) receiveDone(p *packet) bool {
+	t, m := q.t, q.cur
+	wc := agent.WC{
+		ID: m.recv.ID, Status: "SUCCESS", Op: "RECV", ByteLen: uint32(m.got), QPN: uint32(q.num), SrcQP: uint32(q.dest),
+	}
+	if t.broken("byte-len-of-last") {
+		wc.ByteLen = uint32(len(p.Payload))
+	}
+	q.immediate(&wc, p)
+	if p.Has(bth.HasIETH) {
+		key := p.h.IETH.RKey
+		if err := q.invalidate(key); err != nil {
+			q.cur = nil
+			q.recvCQ.push(agent.WC{ID: wc.ID, Status: "LOC_QP_OP_ERR", QPN: wc.QPN}, true)
+			if t.broken("invalidate-error-nak") {
+				q.nak(bth.NAKRemoteAccess, p.psn())
+			}
+			q.toError()
+			return false
+		}
+		wc.WithInv, wc.Inv = true, key
+		if t.broken("invalidated-key-missing") {
+			wc.WithInv, wc.Inv = false, 0
+		}
+	}
+	q.recvCQ.push(wc, q.solicited(p))
+	return true
+}
+
+// solicited reports whether the completion of a message is a solicited one.
+func (q *qp) solicited(p *packet) bool {
+	return p.h.BTH.Solicited && !q.t.broken("solicited-ignored")
+}
+
+// immediate puts immediate data into a completion.
+func (q *qp) immediate(wc *agent.WC, p *packet) {
+	t := q.t
+	if !p.Has(bth.HasImmDt) || t.broken("immediate-missing") {
+		return
+	}
+	d := p.h.ImmDt
+	wc.WithImm, wc.Imm = true, uint32(d[0])<<24|uint32(d[1])<<16|uint32(d[2])<<8|uint32(d[3])
+	if t.broken("immediate-swapped") {
+		wc.Imm = uint32(d[3])<<24 | uint32(d[2])<<16 | uint32(d[1])<<8 | uint32(d[0])
+	}
+}
+
+// scatter places bytes at an offset of a list of SGEs.
+func (q *qp) scatter(sges []agent.SGE, off uint64, b []byte) error {
+	for _, s := range sges {
+		if s.Length == 0 {
+			if q.t.broken("empty-sge-ends") {
+				return nil
+			}
+			continue
+		}
+		if off >= uint64(s.Length) {
+			off -= uint64(s.Length)
+			continue
+		}
+		if len(b) == 0 && off == 0 {
+			break
+		}
+		mem, err := q.local(s, localWrite)
+		if err != nil {
+			return err
+		}
+		n := copy(mem[off:], b)
+		b, off = b[n:], 0
+	}
+	return nil
+}
+
+// executed ends the execution of a packet: the PSN, the MSN and the acknowledgement.
+func (q *qp) executed(p *packet) {
+	t := q.t
+	q.epsn = q.epsn.Add(1)
+	if t.broken("psn-does-not-wrap") {
+		q.epsn = (p.psn() + 1)
+		if q.epsn > bth.PSNMask {
+			q.epsn = 1
+		}
+	}
+	ends := p.Info.Position.Ends()
+	if ends && !t.broken("msn-stuck") || t.broken("msn-counts-packets") {
+		q.msn = (q.msn + 1) & 0xFFFFFF
+	}
+	if ends {
+		q.cur = nil
+	}
+	if p.h.BTH.AckReq && !(t.broken("ack-missing-last") && p.Info.Position == bth.Last) {
+		q.ack(p.psn())
+	}
+}
