@@ -1,0 +1,300 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/softroce/softroce/conformance/agent"
+	"github.com/softroce/softroce/conformance/cases"
+	"github.com/softroce/softroce/conformance/report"
+	"github.com/softroce/softroce/conformance/suite"
+	"github.com/softroce/softroce/conformance/wire"
+)
+
+// conformanceFlags are the settings of a run as given.
+type conformanceFlags struct {
+	target, agent, token string
+	local, iface         string
+	name                 string
+	only, level          string
+	seed                 uint64
+	wait, quiet          time.Duration
+	exceptions           string
+
+	pcap, json, junit, html string
+}
+
+func newConformanceRunCmd() *cobra.Command {
+	f := &conformanceFlags{}
+	c := &cobra.Command{
+		Use:   "run --target HOST [flags]",
+		Short: "Run the cases against a target",
+		Long: `run tests the RoCEv2 endpoint at HOST, with the help of the agent there. It sends from an address of this host at
+which no RoCEv2 adapter serves; it needs root, or CAP_NET_RAW.
+
+It prints a tree of the cases by section: a tick for what passed, a dash for what was skipped, a cross for what failed,
+with what was expected, what came, and the packets. --json, --junit and --html write the same to files; "-" is standard
+output, in place of the tree.
+
+A file of exceptions has lines "ID reason": statements that the target is known to fail, for a reason outside of it.
+
+The status is 0 when no must failed, 1 when one did that is no exception, or when an exception passes or has no case,
+and 2 when the run could not be made.`,
+		Example: `  softroce conformance run --target 192.0.2.1
+  softroce conformance run --target 192.0.2.1 --only RDR,ATM-03 --pcap .
+  softroce conformance run --target fe80::1%eth1 --level must --json result.json --html result.html`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return runConformance(c.Context(), f, c.OutOrStdout(), c.ErrOrStderr())
+		},
+	}
+	fl := c.Flags()
+	fl.StringVar(&f.target, "target", "", "address or name of the endpoint to test")
+	fl.StringVar(&f.agent, "agent", "", "HOST or HOST:PORT of the agent (default: the target, port 4792)")
+	fl.StringVar(&f.token, "token", "", "the word that the agent was started with")
+	fl.StringVar(&f.local, "local", "", "address to send from (default: the host's choice)")
+	fl.StringVar(&f.iface, "iface", "", "interface to send from (default: the one of the route to the target)")
+	fl.StringVar(&f.name, "name", "", "what reports call the target (default: its device and address)")
+	fl.StringVar(&f.only, "only", "", "cases by id, section's prefix or pattern, as RDR,ATM-03,PSN-1* (default: all)")
+	fl.StringVar(&f.level, "level", "may", "run this level and those above: may, should, must")
+	fl.Uint64Var(&f.seed, "seed", 1, "where a case's random numbers begin")
+	fl.DurationVar(&f.wait, "wait", 2*time.Second, "how long an answer may take")
+	fl.DurationVar(&f.quiet, "quiet", 30*time.Millisecond, "how long a silence must last to be believed")
+	fl.StringVar(&f.exceptions, "exceptions", "", "file that names statements that the target is known to fail")
+	fl.StringVar(&f.pcap, "pcap", "", "directory for the packets, a pcapng a case")
+	fl.StringVar(&f.json, "json", "", "file for the results as JSON")
+	fl.StringVar(&f.junit, "junit", "", "file for the results as JUnit's XML")
+	fl.StringVar(&f.html, "html", "", "file for the results as one HTML page")
+	_ = c.MarkFlagRequired("target") // the flag is there
+	return c
+}
+
+// runConformance makes a run. What keeps it from being made has the status exitUsage.
+func runConformance(ctx context.Context, f *conformanceFlags, stdout, stderr io.Writer) error {
+	cfg, err := f.config()
+	if err != nil {
+		return &exitError{exitUsage, fmt.Errorf("conformance: %w", err)}
+	}
+	ex, err := f.readExceptions()
+	if err != nil {
+		return &exitError{exitUsage, fmt.Errorf("conformance: %w", err)}
+	}
+	target, err := resolveTarget(ctx, f.target)
+	if err != nil {
+		return &exitError{exitUsage, fmt.Errorf("conformance: %w", err)}
+	}
+	var local netip.Addr
+	if f.local != "" {
+		if local, err = netip.ParseAddr(f.local); err != nil {
+			return &exitError{exitUsage, fmt.Errorf("conformance: --local: %w", err)}
+		}
+	}
+	link, err := wire.Open(wire.Config{Remote: target, Local: local, Iface: f.iface})
+	if err != nil {
+		return &exitError{exitUsage, fmt.Errorf("conformance: %w", err)}
+	}
+	defer func() { _ = link.Close() }() // nothing depends on it any more
+	cfg.Link = link
+	cfg.Dial = f.dialer(ctx, target, link.Local())
+	s := &conformanceRun{flags: f, exceptions: ex, target: target, stdout: stdout, stderr: stderr}
+	return s.run(ctx, cfg)
+}
+
+// config turns flags into a run's configuration, but for the link and the agent.
+func (f *conformanceFlags) config() (suite.Config, error) {
+	cfg := suite.Config{Cases: cases.All(), Untestable: cases.NotTestable(), Seed: f.seed, Wait: f.wait, Quiet: f.quiet}
+	var err error
+	if cfg.Level, err = suite.ParseLevel(f.level); err != nil {
+		return cfg, fmt.Errorf("--level: %w", err)
+	}
+	if cfg.Only, err = parseOnly(f.only); err != nil {
+		return cfg, fmt.Errorf("--only: %w", err)
+	}
+	if f.wait <= 0 || f.quiet <= 0 {
+		return cfg, errors.New("--wait and --quiet: want durations above 0")
+	}
+	if len(cfg.Selected()) == 0 {
+		return cfg, errors.New("--only and --level leave no statement")
+	}
+	dashes := 0
+	for _, name := range []string{f.json, f.junit, f.html} {
+		if name == "-" {
+			dashes++
+		}
+		if err := directoryOf(name); err != nil {
+			return cfg, err
+		}
+	}
+	if dashes > 1 {
+		return cfg, errors.New("--json, --junit, --html: one of them can be standard output")
+	}
+	if f.pcap != "" {
+		return cfg, directoryOf(filepath.Join(f.pcap, "x"))
+	}
+	return cfg, nil
+}
+
+// directoryOf fails when a file's directory is not there: better now than after the run.
+func directoryOf(name string) error {
+	if name == "" || name == "-" {
+		return nil
+	}
+	info, err := os.Stat(filepath.Dir(name))
+	if err == nil && !info.IsDir() {
+		err = fmt.Errorf("%s: not a directory", filepath.Dir(name))
+	}
+	return err
+}
+
+func (f *conformanceFlags) readExceptions() (*report.Exceptions, error) {
+	if f.exceptions == "" {
+		return nil, nil
+	}
+	in, err := os.Open(f.exceptions)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	return report.ParseExceptions(in)
+}
+
+// resolveTarget gives the address of a target; of a name's addresses the first.
+func resolveTarget(ctx context.Context, host string) (netip.Addr, error) {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return a.Unmap(), nil
+	}
+	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("target: %w", err)
+	}
+	return found[0].Unmap(), nil
+}
+
+// dialer reaches the target's agent from the address that the packets come from: by it the agent knows its tester.
+func (f *conformanceFlags) dialer(ctx context.Context, target, local netip.Addr) func() (suite.Agent, *agent.Hello, error) {
+	addr, from := f.agent, net.IP(nil)
+	if addr == "" {
+		addr = target.String()
+		if f.local != "" && local.Zone() == "" {
+			from = local.AsSlice()
+		}
+	}
+	return func() (suite.Agent, *agent.Hello, error) {
+		c, err := agent.Dial(ctx, addr, agent.ClientConfig{Token: f.token, Local: from})
+		if err != nil {
+			return nil, nil, err
+		}
+		return c, c.Hello(), nil
+	}
+}
+
+// conformanceRun is a run and where its results go.
+type conformanceRun struct {
+	flags          *conformanceFlags
+	exceptions     *report.Exceptions
+	target         netip.Addr
+	stdout, stderr io.Writer
+}
+
+// run makes the run and writes what was asked for. Also a run that was cut short is shown.
+func (s *conformanceRun) run(ctx context.Context, cfg suite.Config) error {
+	rec := &report.Recorder{Exceptions: s.exceptions, Pcap: s.flags.pcap, Run: &report.Run{
+		Format: report.Format, Seed: cfg.Seed, Began: time.Now(), Versions: report.Versions{Softroce: version()},
+		Target: report.Target{Name: s.flags.name, Host: s.target.String()},
+	}}
+	f := s.flags
+	if f.json != "-" && f.junit != "-" && f.html != "-" {
+		rec.Tree = report.NewTree(s.stdout, colourful(s.stdout))
+	}
+	bar := newProgress(s.stderr)
+	if bar.w == nil {
+		rec.Section = func(name string, n report.Counts) { fmt.Fprintf(s.stderr, "%s: %v\n", name, n) }
+	}
+	cfg.Dial = introduced(cfg.Dial, rec)
+	cfg.Progress = func(n, total int, r *suite.Result) {
+		bar.clear()
+		rec.Take(r)
+		bar.show(fmt.Sprintf("%d of %d, %v", n, total, rec.Run.Counts))
+	}
+	_, err := suite.Run(ctx, cfg)
+	bar.clear()
+	if err != nil && len(rec.Run.Cases) == 0 {
+		return &exitError{exitUsage, fmt.Errorf("conformance: %w", err)}
+	}
+	return s.finish(rec, err)
+}
+
+// introduced has the first agent that answers say what the target is.
+func introduced(dial func() (suite.Agent, *agent.Hello, error), rec *report.Recorder) func() (suite.Agent, *agent.Hello, error) {
+	met := false
+	return func() (suite.Agent, *agent.Hello, error) {
+		a, hello, err := dial()
+		if err != nil || met {
+			return a, hello, err
+		}
+		met = true
+		t := &rec.Run.Target
+		t.Agent, t.Device, t.Features = hello.Agent, hello.Device, hello.Features
+		rec.Run.Versions.Protocol = hello.Version
+		if t.Name == "" {
+			t.Name = hello.Device + " at " + t.Host
+		}
+		if rec.Tree != nil {
+			rec.Tree.Head(rec.Run)
+		}
+		return a, hello, nil
+	}
+}
+
+// finish shows and writes the results, and gives the run's verdict; broken is what cut it short.
+func (s *conformanceRun) finish(rec *report.Recorder, broken error) error {
+	r, f := rec.Run, s.flags
+	r.MS = float64(time.Since(r.Began).Microseconds()) / 1000
+	complaints := r.Complaints(s.exceptions, func(id string) bool { has, _ := tested(id); return has })
+	if rec.Tree != nil {
+		rec.Tree.Summary(r, complaints)
+	}
+	err := rec.End()
+	for _, o := range []struct {
+		name  string
+		write func(io.Writer) error
+	}{
+		{f.json, r.WriteJSON}, {f.junit, r.WriteJUnit},
+		{f.html, func(w io.Writer) error { return report.WritePage(w, []*report.Run{r}) }},
+	} {
+		switch o.name {
+		case "":
+		case "-":
+			err = errors.Join(err, o.write(s.stdout))
+		default:
+			err = errors.Join(err, writeTo(o.name, o.write))
+		}
+	}
+	if err = errors.Join(broken, err); err != nil {
+		return &exitError{exitUsage, fmt.Errorf("conformance: %w", err)}
+	}
+	if len(complaints) > 0 {
+		if rec.Tree == nil {
+			for _, c := range complaints {
+				fmt.Fprintln(s.stderr, c)
+			}
+		}
+		return &exitError{exitFailed, nil}
+	}
+	return nil
+}
+
+// colourful says whether w is a terminal whose reader did not ask for no colour (no-color.org).
+func colourful(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && isTerminal(f) && os.Getenv("NO_COLOR") == ""
+}
