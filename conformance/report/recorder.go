@@ -1,11 +1,13 @@
 package report
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 
 	"github.com/softroce/softroce/conformance/suite"
+	"github.com/softroce/softroce/conformance/wire"
 )
 
 // Recorder takes the results of a run as they come: into Run, onto Tree, and their packets into files.
@@ -52,11 +54,10 @@ func (c *Recorder) keep(r *suite.Result) error {
 	if err != nil {
 		return fmt.Errorf("keep packets: %w", err)
 	}
-	err = WritePcap(f, r)
-	if cerr := f.Close(); err == nil {
-		err = cerr
+	if err := errors.Join(wire.WritePcapng(f, r.Frames), f.Close()); err != nil {
+		return fmt.Errorf("keep packets: %w", err)
 	}
-	return err
+	return nil
 }
 
 // End ends the last section and returns the first error of writing the tree or the packets.

@@ -5,11 +5,12 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/gopacket/layers"
 	"github.com/google/gopacket/pcapgo"
 
 	"github.com/softroce/softroce/conformance/suite"
@@ -198,7 +199,6 @@ func TestWriteErrors(t *testing.T) {
 		"JSON":  run.WriteJSON(&full{100}),
 		"JUnit": run.WriteJUnit(&full{100}),
 		"page":  WritePage(&full{100}, []*Run{run}),
-		"pcap":  WritePcap(&full{10}, result(t, "PSN-01", suite.Pass, "")),
 		"empty": WritePage(io.Discard, nil),
 	} {
 		if err == nil {
@@ -241,30 +241,53 @@ func TestJUnit(t *testing.T) {
 	}
 }
 
-func TestPcap(t *testing.T) {
-	r := result(t, "PSN-01", suite.Fail, "nothing came")
-	var b bytes.Buffer
-	if err := WritePcap(&b, r); err != nil {
+// A recorder passes each result on to where it belongs.
+func TestRecorder(t *testing.T) {
+	var tree bytes.Buffer
+	var sections []string
+	rec := &Recorder{
+		Run: &Run{}, Tree: NewTree(&tree, false), Pcap: t.TempDir(), Exceptions: exceptions(t, "PSN-02 x"),
+		Section: func(name string, n Counts) { sections = append(sections, name+": "+n.String()) },
+	}
+	quiet := result(t, "PSN-04", suite.Skip, "y")
+	quiet.Frames = nil
+	first := result(t, "PSN-01", suite.Pass, "")
+	for _, r := range []*suite.Result{first, result(t, "PSN-02", suite.Fail, "y"), quiet, result(t, "UC-01", suite.Fail, "y")} {
+		rec.Take(r)
+	}
+	if err := rec.End(); err != nil {
 		t.Fatal(err)
 	}
-	in, err := pcapgo.NewNgReader(&b, pcapgo.DefaultNgReaderOptions)
+	want := []string{"RC responder: PSN handling: 3 cases: 1 passed, 0 failed, 1 excepted, 1 skipped", "UC: 1 cases: 0 passed, 1 failed, 0 skipped"}
+	if !slices.Equal(sections, want) {
+		t.Errorf("sections:\n got %q\nwant %q", sections, want)
+	}
+	if rec.Run.Counts.Cases != 4 || strings.Count(tree.String(), "PSN-0") != 3 {
+		t.Errorf("counts %+v, tree:\n%s", rec.Run.Counts, tree.String())
+	}
+	files, err := filepath.Glob(filepath.Join(rec.Pcap, "*"))
+	if err != nil || len(files) != 3 {
+		t.Fatalf("files: %q, %v", files, err)
+	}
+	in, err := os.Open(files[0])
 	if err != nil {
 		t.Fatal(err)
 	}
-	if in.LinkType() != layers.LinkTypeRaw {
-		t.Errorf("link type %v", in.LinkType())
+	defer in.Close()
+	ng, err := pcapgo.NewNgReader(in, pcapgo.DefaultNgReaderOptions)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for i, f := range r.Frames {
-		data, info, err := in.ReadPacketData()
-		if err != nil || !bytes.Equal(data, f.IP) || !info.Timestamp.Equal(f.Time) {
-			t.Errorf("packet %d: %v, %v: % x", i, err, info.Timestamp, data)
+	for i, f := range first.Frames {
+		data, _, err := ng.ReadPacketData()
+		if err != nil || !bytes.Equal(data, f.IP) {
+			t.Errorf("packet %d: %v: % x", i, err, data)
 		}
 	}
-	if _, _, err := in.ReadPacketData(); !errors.Is(err, io.EOF) {
-		t.Errorf("after the last packet: %v", err)
-	}
-	if c := in.SectionInfo().Comment; !strings.HasPrefix(c, "PSN-01 (must): ") || !strings.HasSuffix(c, ": fail: nothing came") {
-		t.Errorf("comment %q", c)
+	rec.Pcap = filepath.Join(rec.Pcap, "nowhere")
+	rec.Take(first)
+	if rec.End() == nil {
+		t.Error("packets are kept in a directory that is not there")
 	}
 }
 
