@@ -1,0 +1,145 @@
+#!/bin/bash
+# The conformance suite against softroce: two network namespaces joined by a veth pair, the daemon and the agent in one,
+# the tester in the other. The results land in DIR (bin/conformance) as JSON and JUnit's XML.
+#
+#   run.sh [-r] [-o DIR] [FLAGS OF softroce conformance run...]
+#
+# -r runs softroce inside of the agent's own process, too, and writes DIR/report.html of all results and of the
+# committed ones, conformance/results/*.json.
+# The status is 0 when every run's is 0: each must passes that conformance/exceptions/udp.txt does not name.
+set -euo pipefail
+
+top=$(cd "$(dirname "$0")/.." && pwd)
+report='' out=$top/bin/conformance
+while [[ ${1-} == -[ro] ]]; do
+    case $1 in
+    -r) report=1 ;;
+    -o)
+        out=$2
+        shift
+        ;;
+    esac
+    shift
+done
+
+if ((EUID != 0)) || ! command -v ip >/dev/null || ! command -v nsenter >/dev/null; then
+    echo "conformance: needs root (network namespaces, a packet socket), ip and nsenter" >&2
+    exit 2
+fi
+
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+run=$(mktemp -d "${TMPDIR:-/tmp}/softroce-conformance.XXXXXX")
+name=softroce-conformance-$$
+target=$name-target tester=$name-tester
+pids=()
+
+# shellcheck disable=SC2317 # the trap calls it
+cleanup() {
+    local pid ns
+    for pid in "${pids[@]}"; do
+        kill "$pid" 2>/dev/null || true
+        wait "$pid" 2>/dev/null || true
+    done
+    for ns in "$target" "$tester"; do
+        ip netns del "$ns" 2>/dev/null || true
+    done
+    rm -rf "$run"
+}
+trap cleanup EXIT
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# Not `ip netns exec`: that mounts /sys afresh, for which a container may lack the right.
+in_ns() {
+    local ns=$1
+    shift
+    nsenter --net="/run/netns/$ns" "$@"
+}
+
+# What is started ends with this script, whatever ends the script.
+start() {
+    local log=$1
+    shift
+    nsenter --net="/run/netns/$target" setpriv --pdeathsig KILL "$@" >"$run/$log" 2>&1 &
+    pids+=($!)
+}
+
+# Ends what was started last.
+stop_last() {
+    kill "${pids[-1]}" 2>/dev/null || true
+    wait "${pids[-1]}" 2>/dev/null || true
+    unset 'pids[-1]'
+}
+
+# Waits until a log says a word, as long as its program lives.
+await() {
+    local log=$1 word=$2 pid=${pids[-1]} n
+    for ((n = 0; n < 300; n++)); do
+        if grep -q "$word" "$run/$log"; then return; fi
+        if ! kill -0 "$pid" 2>/dev/null; then break; fi
+        sleep 0.1
+    done
+    echo "conformance: ${log%.log} does not serve:" >&2
+    cat "$run/$log" >&2
+    exit 2
+}
+
+addr4=198.18.78.1 addr6=fd5c:4792::1
+make_link() {
+    local ns n=1
+    ip netns add "$target"
+    ip netns add "$tester"
+    ip link add veth0 mtu 9000 netns "$target" type veth peer name veth0 mtu 9000 netns "$tester"
+    for ns in "$target" "$tester"; do
+        in_ns "$ns" ip addr add "198.18.78.$n/24" dev veth0
+        if [[ -e /proc/sys/net/ipv6 ]]; then in_ns "$ns" ip addr add "fd5c:4792::$n/64" dev veth0 nodad; fi
+        in_ns "$ns" ip link set lo up
+        in_ns "$ns" ip link set veth0 up
+        n=$((n + 1))
+    done
+}
+
+# Runs the suite: name of the files, what reports call the target, its address, further flags.
+suite() {
+    local file=$1 called=$2 addr=$3 status=0
+    shift 3
+    echo
+    in_ns "$tester" "$run/softroce" conformance run --target "$addr" --name "$called" --exceptions "$top/conformance/exceptions/udp.txt" \
+        --json "$out/$file.json" --junit "$out/$file.xml" "$@" || status=$?
+    if ((status > worst)); then worst=$status; fi
+    if ((status < 2)); then results+=("$out/$file.json"); fi
+}
+
+cd "$top"
+"${GO:-go}" build -o "$run/softroce" ./cmd/softroce
+make_link
+worst=0 results=()
+
+addrs=(--addr "$addr4") testers=(--tester 198.18.78.2)
+if [[ -e /proc/sys/net/ipv6 ]]; then
+    addrs+=(--addr "$addr6")
+    testers+=(--tester fd5c:4792::2)
+fi
+start daemon.log "$run/softroce" daemon "${addrs[@]}" --socket "$run/socket"
+await daemon.log msg=serving
+start agent.log "$run/softroce" conformance agent "${testers[@]}" --socket "$run/socket" --listen "[::]:4792"
+await agent.log 'agent of'
+suite daemon-ipv4 'softroce daemon, IPv4' "$addr4" "$@"
+if [[ -e /proc/sys/net/ipv6 ]]; then suite daemon-ipv6 'softroce daemon, IPv6' "$addr6" "$@"; fi
+stop_last
+stop_last
+
+if [[ -n $report ]]; then
+    start inprocess.log "$run/softroce" conformance agent "${testers[@]}" "${addrs[@]}" --listen "[::]:4792"
+    await inprocess.log 'agent of'
+    suite inprocess-ipv4 'softroce in the process, IPv4' "$addr4" "$@"
+    stop_last
+    for file in "$top"/conformance/results/*.json; do
+        if [[ -e $file ]]; then results+=("$file"); fi
+    done
+    "$run/softroce" conformance report --out "$out/report.html" "${results[@]}"
+    echo "conformance: $out/report.html"
+fi
+exit "$worst"
