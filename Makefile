@@ -32,7 +32,7 @@ GOFILES     = git ls-files -co --exclude-standard -- '*.go'
 BE_PKGS     = $(wildcard ./pkg/bth ./pkg/bth/bthlayer ./pkg/mrtable ./pkg/qpstate ./pkg/wq ./pkg/cq ./pkg/transport ./internal/uapi ./internal/cm ./internal/capture)
 LDFLAGS     =
 
-.PHONY: help build demo test race matrix shuffle check lint fmt fmt-check mod-check vet vet-bigendian vet-crc deps fuzz-smoke soak interop bench bench-rxe bench-go vuln gen gen-check man cover clean
+.PHONY: help build demo test race matrix shuffle check lint fmt fmt-check mod-check vet vet-bigendian vet-crc deps fuzz-smoke soak conformance conformance-report interop bench bench-rxe bench-go vuln gen gen-check man cover clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
@@ -136,6 +136,13 @@ fuzz-smoke: ## run every fuzz target for FUZZTIME (default 5s)
 soak: ## random worlds of the protocol engine for SECONDS=600 (SEED=n SEEDS=n ADAPTERS=n REQUESTS=n TRACE=1)
 	@$(GO) run ./internal/tools/soak $(if $(SECONDS),-seconds $(SECONDS)) $(if $(SEED),-seed $(SEED)) $(if $(SEEDS),-seeds $(SEEDS)) \
 		$(if $(ADAPTERS),-adapters $(ADAPTERS)) $(if $(REQUESTS),-requests $(REQUESTS)) $(if $(TRACE),-trace)
+
+# CONFORMANCEFLAGS="--only RDR --pcap DIR" are further flags of softroce conformance run.
+conformance: ## the conformance suite against softroce on UDP, in two namespaces (root)
+	@GO='$(GO)' conformance/run.sh $(CONFORMANCEFLAGS)
+
+conformance-report: ## the same and inside of a process, as one page: bin/conformance/report.html (root)
+	@GO='$(GO)' conformance/run.sh -r $(CONFORMANCEFLAGS)
 
 interop: ## the lab: kernel rdma_rxe in a QEMU guest against softroce (root; installs Debian packages)
 	@if [ ! -x conformance/interop/run.sh ]; then echo "interop: conformance/interop/run.sh is not there" >&2; exit 1; fi

@@ -268,7 +268,8 @@ func (s *conformanceRun) finish(rec *report.Recorder, broken error) error {
 		name  string
 		write func(io.Writer) error
 	}{
-		{f.json, r.WriteJSON}, {f.junit, r.WriteJUnit},
+		{f.json, r.WriteJSON},
+		{f.junit, r.WriteJUnit},
 		{f.html, func(w io.Writer) error { return report.WritePage(w, []*report.Run{r}) }},
 	} {
 		switch o.name {

@@ -158,7 +158,7 @@ func TestTree(t *testing.T) {
 		"---> ", "READ Request", "<--- ",
 		"  ✓ PSN-02 must   ", "      note      the second answer\n",
 		"  ! PSN-03 ", "      exception the socket hides it\n",
-		"  - PSN-04 ", "      skipped   no UC\n",
+		"  - PSN-04 ", " (no UC)\n",
 		"\nUC\n  ✗ UC-01 ", "      failed    the agent is gone\n", "packets   none\n",
 		"\n5 cases: 1 passed, 2 failed, 1 excepted, 1 skipped in 1.23s\n",
 		"  must    5 cases: 1 passed",

@@ -64,13 +64,10 @@ func (t *Tree) Case(c Case) {
 	sign, colour := c.sign()
 	head := fmt.Sprintf("%s %-6s %-6s %s", t.paint(colour, sign), c.ID, c.Level, c.Title)
 	if c.Result == resultSkip {
-		head = t.paint(dim, fmt.Sprintf("%s %-6s %-6s %s", sign, c.ID, c.Level, c.Title))
+		head = t.paint(dim, clean(fmt.Sprintf("%s %-6s %-6s %s (%s)", sign, c.ID, c.Level, c.Title, c.Reason)))
 	}
 	t.printf("  %s\n", head)
-	switch {
-	case c.Result == resultSkip:
-		t.block("skipped", c.Reason, dim)
-	case c.Result == resultFail:
+	if c.Result == resultFail {
 		t.failure(c)
 	}
 	for _, n := range c.Notes {
