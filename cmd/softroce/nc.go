@@ -43,8 +43,8 @@ programs with rdmanet.
 
 The end of the input is passed on, and nc ends when both directions have ended; an input that is a terminal need not
 be ended when the peer's has. Its status is 0 when all went, and 1 when something failed, when it was stopped
-(ctrl-C), or when the peer failed or was stopped: what the peer has is then not taken for the whole. A peer that
-fails after its own input has ended may go unseen: compare what arrived when it matters.
+(ctrl-C), or when the peer failed or was stopped: what the peer has is then not taken for the whole. That the peer
+fails is not seen any more once its own input has ended and its adapter has all data.
 
 A file or a pipe at either end has a progress display on the terminal. Data is not encrypted.`,
 		Example: `  softroce nc -l 7000 > copy               # on one host

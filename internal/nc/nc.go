@@ -55,10 +55,6 @@ type Report struct {
 const (
 	piece = 256 << 10 // bytes of a read
 	tick  = 200 * time.Millisecond
-	// farewell is how long a connection stays when both directions have ended, so
-	// that the peer hears that its end has arrived. Closing takes that from it, and
-	// it would report an end that it cannot be sure of.
-	farewell = 100 * time.Millisecond
 )
 
 // Client connects to a server at address, host and port, and passes data until
@@ -130,7 +126,6 @@ func pass(ctx context.Context, c *rdmanet.Conn, cfg *Config) (Report, error) {
 		return t.report(), err
 	}
 	rep := t.report()
-	time.Sleep(farewell)
 	return rep, c.Close()
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"sync"
 	"time"
 
@@ -41,9 +40,14 @@ type Conn struct {
 	window     uint64
 	credits    uint32
 	posted     uint32
-	ended      bool // kindEnd was sent
-	closed     bool
-	err        error // why the connection failed
+	// How it ends: of the last words, which were sent and which are in the peer's
+	// adapter; whether the peer has closed, and how much it had taken in by then.
+	endSent, endDone     bool
+	closeSent, closeDone bool
+	peerClosed           bool
+	took                 uint64
+	closed               bool  // by the program
+	err                  error // why the connection failed
 
 	driving   bool // somebody takes in completions
 	solicited bool // that waits for the peer's messages only, not for own sends
@@ -51,7 +55,7 @@ type Conn struct {
 	kick      context.CancelFunc // ends drive's wait
 	changed   chan struct{}      // closed at a change; nil when nobody waits for one
 	inWrite   bool               // Write has something left
-	finishing bool               // somebody waits for all sends
+	finishing bool               // somebody waits for last words to arrive
 
 	readBy, writeBy deadline
 	closing         sync.Once
@@ -68,10 +72,17 @@ const (
 	lookAfter = sends / 4
 	// linger bounds how long Close waits for the peer's adapter to have all data.
 	linger = 5 * time.Second
-	// reserve is how many credits data leaves: one for the end of stream, one for an
-	// update. The last one goes to an update that grants receives, so that ends
-	// that are out of credits both do not wait for each other.
-	reserve = 2
+	// farewell bounds how long Close waits to be heard by a peer that has closed
+	// already: it may still wait for that, or be gone.
+	farewell = time.Second
+	// reserve is how many credits data leaves: for the end of stream, for the last
+	// message, and for an update. The end leaves one: it goes to an update that
+	// grants receives, so that ends that are out of credits both do not wait for
+	// each other, or to the last message.
+	reserve = 3
+	// lastWord marks the sends that are no data; below it is their kind. The others
+	// are named by how much data they are.
+	lastWord = 1 << 63
 )
 
 func (e *Endpoint) start(peerHello []byte, local, remote net.Addr, closeQP func() error) (*Conn, error) {
@@ -144,13 +155,13 @@ func (c *Conn) Write(b []byte) (int, error) {
 		if c.posted >= lookAfter {
 			c.look()
 		}
-		err := c.wait(func() bool { return c.err != nil || c.ended || len(b) == 0 || c.room() > 0 }, &c.writeBy)
+		err := c.wait(func() bool { return c.err != nil || c.endSent || c.peerClosed || len(b) == 0 || c.room() > 0 }, &c.writeBy)
 		switch {
 		case err != nil:
+		case c.peerClosed || c.endSent:
+			err = unix.EPIPE
 		case c.err != nil:
 			err = c.err
-		case c.ended:
-			err = unix.EPIPE
 		}
 		if err != nil {
 			return total, c.opError("write", err)
@@ -196,16 +207,27 @@ func (c *Conn) writeChunk(b []byte) {
 
 // message makes a request and takes what it needs.
 func (c *Conn) message(kind, bytes uint32) verbs.SendWR {
-	grant := min(c.owed, maxGrant)
-	c.owed -= grant
+	m := closeMessage(c.recvd)
+	if kind != kindClose {
+		grant := min(c.owed, maxGrant)
+		c.owed -= grant
+		m = newMessage(kind, grant, bytes)
+	}
 	c.credits--
 	c.posted++
-	return verbs.SendWR{Opcode: verbs.WRRDMAWriteWithImm, Flags: verbs.SendSolicited, ImmData: uint32(newMessage(kind, grant, bytes))}
+	return verbs.SendWR{Opcode: verbs.WRRDMAWriteWithImm, Flags: verbs.SendSolicited, ImmData: uint32(m)}
 }
 
 // send sends a message without data. The caller holds mu.
 func (c *Conn) send(kind, bytes uint32) {
-	_, err := c.e.qp.PostSend(c.message(kind, bytes))
+	wr := c.message(kind, bytes)
+	switch kind {
+	case kindEnd:
+		c.endSent, wr.WRID = true, lastWord|kindEnd
+	case kindClose:
+		c.endSent, c.closeSent, wr.WRID = true, true, lastWord|kindClose
+	}
+	_, err := c.e.qp.PostSend(wr)
 	c.postFailed(err)
 }
 
@@ -214,7 +236,8 @@ func (c *Conn) postFailed(err error) {
 	if err == nil {
 		return
 	}
-	if errors.Is(err, unix.EINVAL) { // it is in ERR, and its completions say why
+	c.posted--
+	if errors.Is(err, unix.EINVAL) { // it is not in RTS any more
 		err = unix.EPIPE
 	}
 	c.fail(err)
@@ -223,7 +246,7 @@ func (c *Conn) postFailed(err error) {
 // update tells the peer what is free again, when that is enough to be worth it.
 // The caller holds mu.
 func (c *Conn) update() {
-	for c.err == nil {
+	for c.err == nil && !c.closeSent && !c.peerClosed {
 		freed := c.read - c.told
 		if freed < uint64(c.e.conf.RecvBuffer)/4 && c.owed < uint32(c.e.conf.Receives)/2 {
 			return
@@ -235,106 +258,6 @@ func (c *Conn) update() {
 		c.told += n
 		c.send(kindUpdate, uint32(n))
 	}
-}
-
-// CloseWrite ends the sending side: the peer reads what was written, and then
-// io.EOF. It waits until the peer's adapter has all data; of a connection that
-// fails in that moment it may say nothing: who must know has the peer answer.
-func (c *Conn) CloseWrite() error {
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.finish(&c.writeBy); err != nil {
-		return c.opError("close", err)
-	}
-	return nil
-}
-
-// finish sends the end of stream and waits until all sends are completed. The
-// caller holds writing and mu.
-func (c *Conn) finish(by *deadline) error {
-	c.finishing = true
-	defer func() { c.finishing = false }()
-	if !c.ended {
-		if err := c.wait(func() bool { return c.err != nil || c.credits >= reserve && c.posted < sends }, by); err != nil {
-			return err
-		}
-		if c.err != nil {
-			return c.err
-		}
-		c.ended = true
-		c.send(kindEnd, 0)
-	}
-	if err := c.wait(func() bool { return c.err != nil || c.posted == 0 }, by); err != nil {
-		return err
-	}
-	if c.posted > 0 {
-		return c.err
-	}
-	return nil
-}
-
-// Close ends the connection. Data that was written goes to the peer first; for
-// that it waits, at most five seconds. Pending calls of Read and Write end with
-// net.ErrClosed.
-func (c *Conn) Close() error {
-	err := c.opError("close", net.ErrClosed)
-	c.closing.Do(func() { err = c.close(true) })
-	return err
-}
-
-// Abort is Close at once: the peer does not get what is on its way, and reads
-// ECONNRESET instead of io.EOF.
-func (c *Conn) Abort() error {
-	err := c.opError("close", net.ErrClosed)
-	c.closing.Do(func() { err = c.close(false) })
-	return err
-}
-
-// close ends the connection, in order or at once.
-func (c *Conn) close(orderly bool) error {
-	c.mu.Lock()
-	c.closed = true
-	c.wake()
-	c.mu.Unlock()
-	c.reading.Lock() // until those who wait are out
-	defer c.reading.Unlock()
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.readBy.set(c, time.Time{})
-	c.writeBy.set(c, time.Time{})
-	var lost error
-	if orderly {
-		var by deadline
-		by.linger = true
-		by.set(c, time.Now().Add(linger))
-		lost = c.finish(&by)
-		by.set(c, time.Time{})
-	}
-	c.fail(net.ErrClosed)
-	c.kick()
-	c.mu.Unlock()
-	var err error
-	if c.closeQP != nil {
-		err = c.closeQP()
-	}
-	if e := c.e.Close(); err == nil {
-		err = e
-	}
-	c.mu.Lock()
-	if lost != nil {
-		err = lost
-	}
-	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, verbs.ErrDeviceDead) {
-		err = nil // the peer was first, or the adapter
-	}
-	if err != nil {
-		return c.opError("close", err)
-	}
-	return nil
 }
 
 // fail ends the connection's use, for the first reason. The caller holds mu.
@@ -359,63 +282,3 @@ func failure(wc *verbs.WC) error {
 	}
 	return fmt.Errorf("rdmanet: %v: %w", wc.Status, unix.ECONNRESET)
 }
-
-// A deadline ends waits; guarded by the connection's mu.
-type deadline struct {
-	timer  *time.Timer
-	gen    int
-	past   bool
-	linger bool // it is Close's: the connection may be closed
-}
-
-// set sets the deadline, the zero time for none.
-func (d *deadline) set(c *Conn, t time.Time) {
-	d.gen++
-	if d.timer != nil {
-		d.timer.Stop()
-		d.timer = nil
-	}
-	d.past = false
-	if t.IsZero() {
-		return
-	}
-	left := time.Until(t)
-	if left <= 0 {
-		d.past = true
-		c.wake()
-		return
-	}
-	gen := d.gen
-	d.timer = time.AfterFunc(left, func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if d.gen == gen {
-			d.past = true
-			c.wake()
-		}
-	})
-}
-
-// SetDeadline is SetReadDeadline and SetWriteDeadline.
-func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadline(t, &c.readBy, &c.writeBy) }
-
-// SetReadDeadline ends calls of Read, also those that wait, with
-// os.ErrDeadlineExceeded at t; the zero time: never.
-func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadline(t, &c.readBy) }
-
-// SetWriteDeadline is the same for Write and CloseWrite.
-func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadline(t, &c.writeBy) }
-
-func (c *Conn) setDeadline(t time.Time, ds ...*deadline) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return c.opError("set", net.ErrClosed)
-	}
-	for _, d := range ds {
-		d.set(c, t)
-	}
-	return nil
-}
-
-var errTimeout = os.ErrDeadlineExceeded

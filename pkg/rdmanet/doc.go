@@ -29,14 +29,24 @@
 //   - update: nothing was written; the program has read so many bytes, whose space
 //     is free again
 //   - end: no more data follows
+//   - close: nothing follows; its sender has taken in so many bytes. It grants
+//     nothing
 //
 // A message takes one receive of the peer's, without memory of its own. Each end
 // posts them again at once and grants them with the next message that it sends.
-// Who has two left sends no more data, so that there is one for the end of stream
-// and one for an update; the last one goes only to an update that grants, whereby
-// two ends that are out of receives do not wait for each other. Nothing is sent
-// that the peer has no room for, so a program that does not read stops its peer,
-// and nobody else.
+// Who has three left sends no more data, so that there is one for each of end, close
+// and an update; the end leaves one, which goes to an update that grants, whereby
+// two ends that are out of receives do not wait for each other, or to the close.
+// Nothing is sent that the peer has no room for, so a program that does not read
+// stops its peer, and nobody else.
 //
-// It is not the protocol of rsockets: docs/adr/0011 says why.
+// An end waits until the peer's adapter acknowledges its close. An orderly one is
+// acknowledged by the peer's own close, too, should the peer be gone before its
+// adapter's acknowledgement comes: it tells whether all was taken in. An end that
+// has the peer's close waits a second at most for its own to arrive. A connection
+// that breaks without the peer's close, or with one that misses something, is an
+// error of who closes it.
+//
+// It is not the protocol of rsockets: docs/adr/0011 says why,
+// and 0012 why it ends as it does.
 package rdmanet

@@ -10,7 +10,7 @@ import (
 // Config says how large a connection is. The zero value is usable.
 type Config struct {
 	// RecvBuffer is how many bytes wait for Read at most; SendBuffer how many of
-	// Write are on their way. 4 KiB to 1 GiB; 0: 2 MiB and 1 MiB.
+	// Write are on their way. 4 KiB to 512 MiB; 0: 2 MiB and 1 MiB.
 	RecvBuffer, SendBuffer int
 	// Receives is how many messages of the peer wait at most, 8 to 1,023; 0: 128.
 	Receives int
@@ -18,7 +18,7 @@ type Config struct {
 
 // Bounds and defaults; our own tuning.
 const (
-	minBuffer, maxBuffer                      = 4 << 10, 1 << 30
+	minBuffer, maxBuffer                      = 4 << 10, 512 << 20
 	defaultRecvBuffer, defaultSendBuffer      = 2 << 20, 1 << 20
 	minReceives, maxReceives, defaultReceives = 8, maxGrant, 128
 	// sends is the length of the send queue.
@@ -141,9 +141,8 @@ func (e *Endpoint) PostReceives() error {
 
 // Start makes the connection of an endpoint whose queue pair is in RTS, with the
 // peer's Hello. The addresses are what the connection tells; nil: the zero Addr.
-// The connection then owns the endpoint. Both ends send an end of stream when
-// they close, and wait until the peer's adapter has all data; the queue pair's
-// end is for the programs to tell each other.
+// The connection then owns the endpoint. Who closes second, and does not learn that
+// the first one's queue pair is gone, waits a second at most for it to answer.
 func (e *Endpoint) Start(peerHello []byte, local, remote net.Addr) (*Conn, error) {
 	return e.start(peerHello, local, remote, nil)
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // Version is the version of the stream's protocol. Both ends must have the same.
-const Version = 1
+const Version = 2
 
 // helloSize is the length of a hello, in bytes.
 const helloSize = 24
@@ -57,6 +57,7 @@ func readHello(b []byte) (h hello, err error) {
 // A message is the immediate data of a RDMA WRITE, which may be of no bytes.
 //
 //	31..30 kind    29..20 receives granted    19..0 bytes
+//	31..30 kind    29..0 taken                             kindClose
 type message uint32
 
 // Kinds of messages.
@@ -64,18 +65,27 @@ const (
 	kindData   = 0 // so many bytes were written, behind those before
 	kindUpdate = 1 // so many bytes of the ring are free again
 	kindEnd    = 2 // no more data follows
+	kindClose  = 3 // nothing follows; so many bytes were taken in, in all, modulo 1<<30
 )
 
-// maxBytes and maxGrant are the most that a message tells.
+// maxBytes and maxGrant are the most that a message tells, and maxTaken the last
+// one's.
 const (
 	maxBytes = 1<<20 - 1
 	maxGrant = 1<<10 - 1
+	maxTaken = 1<<30 - 1
 )
 
 func newMessage(kind, grant, bytes uint32) message {
 	return message(kind<<30 | grant<<20 | bytes)
 }
 
+// closeMessage is the last one of an end that has taken in so many bytes.
+func closeMessage(taken uint64) message {
+	return kindClose<<30 | message(taken&maxTaken)
+}
+
 func (m message) kind() uint32  { return uint32(m) >> 30 }
 func (m message) grant() uint32 { return uint32(m) >> 20 & maxGrant }
 func (m message) bytes() uint32 { return uint32(m) & maxBytes }
+func (m message) taken() uint32 { return uint32(m) & maxTaken }

@@ -162,7 +162,7 @@ func (c *Conn) handle(wcs []verbs.WC) {
 			}
 		default:
 			c.posted--
-			c.done += wc.WRID
+			c.went(wc.WRID)
 		}
 	}
 	if recvs > 0 && c.err == nil {
@@ -175,12 +175,30 @@ func (c *Conn) handle(wcs []verbs.WC) {
 	c.update()
 }
 
+// went takes in that a send, and what was sent before it, is in the peer's adapter.
+func (c *Conn) went(id uint64) {
+	switch id {
+	case lastWord | kindEnd:
+		c.endDone = true
+	case lastWord | kindClose:
+		c.endDone, c.closeDone = true, true
+	default:
+		c.done += id
+	}
+}
+
 // came takes in a message; false: it cannot be one of a peer that keeps to the
 // protocol.
 func (c *Conn) came(wc *verbs.WC) bool {
 	m := message(wc.ImmData)
 	n := uint64(m.bytes())
-	if wc.Flags&verbs.WCWithImm == 0 || wc.Opcode != verbs.WCRecvRDMAWithImm || c.credits+m.grant() > uint32(c.peer.receives) {
+	if wc.Flags&verbs.WCWithImm == 0 || wc.Opcode != verbs.WCRecvRDMAWithImm || c.peerClosed {
+		return false
+	}
+	if m.kind() == kindClose {
+		return wc.ByteLen == 0 && c.peerCloses(m.taken())
+	}
+	if c.credits+m.grant() > uint32(c.peer.receives) {
 		return false
 	}
 	c.credits += m.grant()
@@ -202,4 +220,15 @@ func (c *Conn) came(wc *verbs.WC) bool {
 		return c.eof
 	}
 	return false
+}
+
+// peerCloses takes in the peer's last message, with how much of what is sent it has
+// taken in, by its last bits; false: that cannot be.
+func (c *Conn) peerCloses(taken uint32) bool {
+	missing := uint64((uint32(c.sent) - taken) & maxTaken)
+	if missing > uint64(c.peer.size)-c.window {
+		return false
+	}
+	c.eof, c.peerClosed, c.took = true, true, c.sent-missing
+	return true
 }
