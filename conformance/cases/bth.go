@@ -107,7 +107,7 @@ func wrongPKeys(t *suite.T) {
 			w.BTH.PKey = key
 			p.Dropped(w)
 		}
-	}, "bad_pkey", "pkey_violations", "drop_bad_pkey", "packet_bad_pkey")
+	}, "bad_pkey", "pkey_violations", "drop_qp_pkey", "drop_qp_drop_pkey")
 	p.Holds(0, make([]byte, 8))
 }
 

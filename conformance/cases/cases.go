@@ -22,6 +22,12 @@ func All() []suite.Case {
 		atomicCases,
 		psnCases,
 		sequenceCases,
+		ucCases,
+		udCases,
+		stateCases,
+		srqCases,
+		memoryCases,
+		robustCases,
 	)
 }
 
@@ -29,5 +35,6 @@ func All() []suite.Case {
 func NotTestable() []suite.Untestable {
 	return slices.Concat(
 		bthNotTestable,
+		robustNotTestable,
 	)
 }

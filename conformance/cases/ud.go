@@ -91,7 +91,7 @@ func udWrongQKey(t *suite.T) {
 		w.DETH.QKey ^= 0x100
 		p.Request(w)
 		datagram(p, p.Send(t.Bytes(4)), 1)
-	}, "bad_qkey", "qkey_violations", "drop_bad_qkey", "packet_bad_qkey")
+	}, "bad_qkey", "qkey_violations", "drop_qp_qkey", "drop_qp_drop_qkey")
 	p.Silent()
 }
 

@@ -47,9 +47,7 @@ var writeCases = []suite.Case{
 	{ID: "WRT-21", Run: func(t *suite.T) {
 		refusedMessage(t, bth.RCWriteOnly, 3*1024, 1, func(m []*wire.Packet) { m[1].Payload = m[1].Payload[:1020] })
 	}},
-	{ID: "WRT-22", Run: func(t *suite.T) {
-		refusedMessage(t, bth.RCWriteOnly, 2*1024, 1, func(m []*wire.Packet) { m[1].Payload, m[0].RETH.Length = nil, 1024 })
-	}},
+	{ID: "WRT-22", Run: writeEmptyLast},
 	{ID: "WRT-23", Run: func(t *suite.T) { refusedWrite(t, 1028, nil, bth.NAKInvalidRequest) }},
 	{ID: "WRT-24", Run: func(t *suite.T) {
 		refusedMessage(t, bth.RCWriteOnly, 2*1024, 0, func(m []*wire.Packet) {
@@ -186,6 +184,22 @@ func writeOtherPD(t *suite.T) {
 	w.RETH.VA, w.RETH.RKey = foreign.Addr, foreign.RKey
 	refused(p, w, bth.NAKRemoteAccess)
 	t.Same("the foreign region", make([]byte, 8), t.Memory(foreign, 0, 8))
+}
+
+// writeEmptyLast sends a Last without payload, of a message that its First has filled: the length leaves nothing to find
+// fault with but the empty packet, or the First that says that more comes.
+func writeEmptyLast(t *suite.T) {
+	p := t.Connect(suite.Options{})
+	m := p.Message(bth.RCWriteOnly, 0, t.Bytes(2*p.MTU))
+	m[1].Payload, m[0].RETH.Length = nil, uint32(p.MTU)
+	p.Request(m...)
+	f := p.Next("a NAK invalid request")
+	if f.RoCE.Opcode == bth.RCAcknowledge && f.RoCE.AETH().Syndrome() == bth.NAKInvalidRequest && f.RoCE.BTH().PSN() == m[0].BTH.PSN {
+		t.Notef("the First is refused")
+	} else if f.RoCE.Opcode != bth.RCAcknowledge || f.RoCE.AETH().Syndrome() != bth.NAKInvalidRequest || f.RoCE.BTH().PSN() != m[1].BTH.PSN {
+		t.Failed("a NAK invalid request for the Last or the First", suite.Describe(f))
+	}
+	p.Dead()
 }
 
 func writeTooMuch(t *suite.T) {

@@ -77,6 +77,7 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 	if _, err := gidIndex(r.hello, cfg.Link.Remote()); err != nil {
 		return nil, err
 	}
+	defer wire.InOrder()()
 	var out []Result
 	selected := cfg.Selected()
 	for _, s := range selected {
