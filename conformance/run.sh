@@ -101,12 +101,13 @@ make_link() {
     done
 }
 
-# Runs the suite: name of the files, what reports call the target, its address, further flags.
+# Runs the suite: name of the files, what reports call the target, its address, further flags. The tester stays on one CPU:
+# a veth keeps the order of packets only as long as they are sent from the same one.
 suite() {
     local file=$1 called=$2 addr=$3 status=0
     shift 3
     echo
-    in_ns "$tester" "$run/softroce" conformance run --target "$addr" --name "$called" --exceptions "$top/conformance/exceptions/udp.txt" \
+    in_ns "$tester" taskset -c "$cpu" "$run/softroce" conformance run --target "$addr" --name "$called" --exceptions "$top/conformance/exceptions/udp.txt" \
         --json "$out/$file.json" --junit "$out/$file.xml" "$@" || status=$?
     if ((status > worst)); then worst=$status; fi
     if ((status < 2)); then results+=("$out/$file.json"); fi
@@ -116,6 +117,7 @@ cd "$top"
 "${GO:-go}" build -o "$run/softroce" ./cmd/softroce
 make_link
 worst=0 results=()
+cpu=$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//') # the first that we may use
 
 addrs=(--addr "$addr4") testers=(--tester 198.18.78.2)
 if [[ -e /proc/sys/net/ipv6 ]]; then

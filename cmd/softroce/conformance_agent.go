@@ -15,6 +15,7 @@ import (
 
 	"github.com/softroce/softroce/conformance/agent"
 	"github.com/softroce/softroce/conformance/agent/verbsagent"
+	"github.com/softroce/softroce/pkg/adapter"
 	"github.com/softroce/softroce/pkg/verbs"
 )
 
@@ -24,6 +25,7 @@ type conformanceAgentFlags struct {
 	listen  string
 	testers []string
 	token   string
+	addrs   []string
 }
 
 func newConformanceAgentCmd() *cobra.Command {
@@ -34,7 +36,9 @@ func newConformanceAgentCmd() *cobra.Command {
 		Long: `agent makes queue pairs and memory on a softroce adapter, posts requests and tells what came of them, as the
 conformance tester asks, over TCP. It takes connections from the tester's addresses only, and closes any other at
 once: who may connect can use the adapter as this user can. It serves until it is stopped; what a connection made is
-destroyed when the connection ends. docs/conformance-agent.md describes the protocol.`,
+destroyed when the connection ends. docs/conformance-agent.md describes the protocol.
+
+With --addr it runs an adapter of its own in its process, at that address, and needs no daemon.`,
 		Example: `  softroce conformance agent --tester 192.0.2.2
   softroce conformance agent --tester 192.0.2.0/24 --tester 2001:db8::2 --listen 127.0.0.1:0 --token word`,
 		Args: cobra.NoArgs,
@@ -46,6 +50,7 @@ destroyed when the connection ends. docs/conformance-agent.md describes the prot
 	fl.StringVar(&f.listen, "listen", "", "ADDR:PORT to listen on; port 0 is any (default: the adapter's address, port "+strconv.Itoa(agent.DefaultPort)+")")
 	fl.StringSliceVar(&f.testers, "tester", nil, "address or prefix that may connect; several are allowed")
 	fl.StringVar(&f.token, "token", "", "a word that the tester must know, too")
+	fl.StringSliceVar(&f.addrs, "addr", nil, "address of an adapter in this process, in place of a daemon's; several are allowed")
 	if err := c.MarkFlagRequired("tester"); err != nil {
 		panic(err) // there is no such flag
 	}
@@ -58,7 +63,11 @@ func runConformanceAgent(ctx context.Context, f *conformanceAgentFlags, out, err
 	if err != nil {
 		return &exitError{exitUsage, err}
 	}
-	open := func() (*verbs.Device, error) { return verbs.Open(&verbs.Options{Socket: f.socket}) }
+	open, closeAdapter, err := f.opener()
+	if err != nil {
+		return err
+	}
+	defer closeAdapter()
 	name, listen, err := agentAddress(open, f.listen)
 	if err != nil {
 		return err
@@ -78,6 +87,26 @@ func runConformanceAgent(ctx context.Context, f *conformanceAgentFlags, out, err
 		return err
 	}
 	return srv.Serve(ctx, l)
+}
+
+// opener gives what opens the device: a daemon's, or that of an adapter of our own, which the second result ends.
+func (f *conformanceAgentFlags) opener() (open func() (*verbs.Device, error), done func(), err error) {
+	if len(f.addrs) == 0 {
+		return func() (*verbs.Device, error) { return verbs.Open(&verbs.Options{Socket: f.socket}) }, func() {}, nil
+	}
+	var cfg adapter.Config
+	for _, s := range f.addrs {
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			return nil, nil, &exitError{exitUsage, fmt.Errorf("--addr: %w", err)}
+		}
+		cfg.Addrs = append(cfg.Addrs, a)
+	}
+	a, err := adapter.Start(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	return a.Open, func() { _ = a.Close() }, nil // the process ends with it
 }
 
 func parseTesters(list []string) (testers []netip.Prefix, err error) {
