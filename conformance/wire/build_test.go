@@ -13,7 +13,7 @@ import (
 )
 
 // readPcap returns the IP packets of a pcap file of Ethernet frames or raw IP.
-func readPcap(t *testing.T, path string) (out [][]byte) {
+func readPcap(t testing.TB, path string) (out [][]byte) {
 	t.Helper()
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -104,7 +104,7 @@ type seen struct {
 	options          string
 	tagged           bool
 	vlan             uint16
-	extra, pad       string
+	extra            string
 	roce             string // BTH to pad
 	pads             int
 	tail             int // bytes after the pad

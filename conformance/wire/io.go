@@ -25,7 +25,11 @@ func (l *wired) send(ip []byte, p *Packet) error {
 	if err := l.readAhead(); err != nil {
 		return err
 	}
-	b := l.appendFrame(make([]byte, vnetLen, vnetLen+etherLen+4+len(ip)+len(p.Extra)), ip, p)
+	before := 0
+	if l.vnet {
+		before = vnetLen
+	}
+	b := l.appendFrame(make([]byte, before, before+etherLen+4+len(ip)+len(p.Extra)), ip, p)
 	b = append(append(b, ip...), p.Extra...)
 	l.recorder.frame(l.zoned(described(ip, p, time.Now(), Sent)))
 	var err error
@@ -34,7 +38,7 @@ func (l *wired) send(ip []byte, p *Packet) error {
 		return !errors.Is(err, unix.EAGAIN)
 	})
 	if err = errors.Join(ctrl, err); err != nil {
-		return fmt.Errorf("send a frame of %d bytes on %s, MTU %d: %w", len(b)-vnetLen, l.way.iface, l.way.mtu, err)
+		return fmt.Errorf("send a frame of %d bytes on %s, MTU %d: %w", len(b)-before, l.way.iface, l.way.mtu, err)
 	}
 	return nil
 }
@@ -128,19 +132,27 @@ func (l *wired) readQueue() (got bool, err error) {
 		return false, nil
 	case errors.Is(err, unix.EINTR):
 		return true, nil
-	case errors.Is(err, unix.EINVAL):
-		return false, fmt.Errorf("receive on %s: %w: the kernel does not say how a segmented send is cut (Linux does from 6.2): "+
-			"switch it off at the sender with ethtool -K DEVICE tx-udp-segmentation off", l.way.iface, err)
 	case err != nil:
 		return false, l.receiveErr(err)
 	}
 	facts := factsOf(l.oob[:oobn])
-	if n < vnetLen || facts.net == 0 || vnetLen+facts.net > n {
+	off := facts.offload
+	b := l.buf[:n]
+	if l.vnet {
+		if n < vnetLen {
+			return true, nil
+		}
+		off, b = offloadOf(b), b[vnetLen:]
+	}
+	if facts.net == 0 || facts.net > len(b) {
 		return true, nil
 	}
-	v := vnet(l.buf[:vnetLen])
-	for _, ip := range whole(v, append([]byte(nil), l.buf[vnetLen+facts.net:n]...)) {
-		l.take(ip, facts)
+	ip := append([]byte(nil), b[facts.net:]...)
+	if !l.vnet {
+		off.size = guessSize(ip, l.way.mtu)
+	}
+	for _, p := range whole(off, ip) {
+		l.take(p, facts)
 	}
 	return true, nil
 }
@@ -183,6 +195,8 @@ type facts struct {
 	net    int // where the IP header begins
 	tagged bool
 	tci    uint16
+
+	offload offload // as far as it is told there
 }
 
 func factsOf(oob []byte) (f facts) {
@@ -196,6 +210,7 @@ func factsOf(oob []byte) (f facts) {
 		switch {
 		case m.Header.Level == unix.SOL_PACKET && m.Header.Type == unix.PACKET_AUXDATA && len(m.Data) >= 20:
 			f.net = int(ne.Uint16(m.Data[14:]))
+			f.offload.partial = ne.Uint32(m.Data)&unix.TP_STATUS_CSUMNOTREADY != 0
 			f.tagged = ne.Uint32(m.Data)&unix.TP_STATUS_VLAN_VALID != 0
 			f.tci = ne.Uint16(m.Data[16:])
 		case m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SCM_TIMESTAMPNS && len(m.Data) >= 16:

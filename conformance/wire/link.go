@@ -22,6 +22,8 @@ type Config struct {
 	Iface string
 	// Buffer is the size of the receive buffer in bytes. 0: 64 MiB.
 	Buffer int
+
+	guess bool // as on a kernel that does not tell how segmented sends are cut, for tests
 }
 
 // ErrDropped is Receive's error when frames were lost because they were not taken in time.
@@ -40,6 +42,7 @@ type wired struct {
 	raw           syscall.RawConn
 	port          *os.File // who has the port, so that the host does not say that nobody does
 	recorder      recorder
+	vnet          bool // frames have a virtio header
 	closing       sync.Once
 	closed        chan struct{}
 
@@ -91,7 +94,8 @@ func (l *wired) open(cfg Config, fd int) (err error) {
 	if err := attach(fd, receiveFilter(l.local, l.remote)); err != nil {
 		return fmt.Errorf("set the packet socket's filter: %w", err)
 	}
-	if err := options(fd, cfg.Buffer); err != nil {
+	l.vnet = tellsSegments() && !cfg.guess
+	if err := l.options(fd, cfg.Buffer); err != nil {
 		return err
 	}
 	to := &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_ALL), Ifindex: l.way.index}
@@ -122,7 +126,7 @@ func socketFile(fd int, name string) (*os.File, error) {
 	return nil, fmt.Errorf("descriptor %d is not open", fd)
 }
 
-func options(fd, buffer int) error {
+func (l *wired) options(fd, buffer int) error {
 	if buffer == 0 {
 		buffer = defaultBuffer
 	}
@@ -132,11 +136,15 @@ func options(fd, buffer int) error {
 	for _, o := range []struct {
 		level, name int
 		what        string
+		on          bool
 	}{
-		{unix.SOL_PACKET, unix.PACKET_VNET_HDR, "PACKET_VNET_HDR"},
-		{unix.SOL_PACKET, unix.PACKET_AUXDATA, "PACKET_AUXDATA"},
-		{unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, "SO_TIMESTAMPNS"},
+		{unix.SOL_PACKET, unix.PACKET_VNET_HDR, "PACKET_VNET_HDR", l.vnet},
+		{unix.SOL_PACKET, unix.PACKET_AUXDATA, "PACKET_AUXDATA", true},
+		{unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, "SO_TIMESTAMPNS", true},
 	} {
+		if !o.on {
+			continue
+		}
 		if err := unix.SetsockoptInt(fd, o.level, o.name, 1); err != nil {
 			return fmt.Errorf("set %s on the packet socket: %w", o.what, err)
 		}

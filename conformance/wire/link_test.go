@@ -2,6 +2,7 @@ package wire
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softroce/softroce/internal/testnet"
+	"github.com/softroce/softroce/pkg/bth"
 )
 
 // limit ends a test that hangs.
@@ -253,6 +255,101 @@ func TestSegmentsAreTheKernels(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Where the kernel does not tell how a segmented send is cut, the ICRC does.
+func TestSegmentsAreGuessed(t *testing.T) {
+	for _, name := range []string{"veth4", "veth6"} {
+		t.Run(name, func(t *testing.T) {
+			a, b := testnet.Pair(t, 0)
+			local, remote := a.Addr4, b.Addr4
+			if name == "veth6" {
+				local, remote = a.Addr6, b.Addr6
+			}
+			p := place{open(t, a, Config{Local: local, Remote: remote, guess: true}), udpAt(t, b, remote), b}
+			for _, size := range []int{1024, 256, 500} {
+				var data []byte
+				for i := range 9 {
+					w := write(size)
+					w.ID, w.SrcPort, w.BTH.PSN = uint16(i), Port, bth.PSN(i)
+					ip := Build(w, remote, local)
+					data = append(data, ip[headerLen(ip)+udpLen:]...)
+				}
+				for i, f := range segmented(t, p, data, len(data)/9) {
+					if f.Err != nil || !f.ICRCOK || f.Deliverable() != nil || f.RoCE.BTH().PSN() != bth.PSN(i) || len(f.RoCE.Payload) != size {
+						t.Errorf("segment %d: %v, %v, %+v", i, f.Err, f.Deliverable(), f)
+					}
+				}
+			}
+			send(t, p.dial(t, netip.AddrPortFrom(remote, 0), netip.AddrPortFrom(local, Port)), "small")
+			if f := receive(t, p.link); string(f.Roce) != "small" || f.Deliverable() != nil {
+				t.Errorf("got %+v", f)
+			}
+			if err := p.link.Send(write(8)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestKernelRelease(t *testing.T) {
+	for release, want := range map[string]bool{
+		"6.2.0": true, "6.1.99-x": false, "5.15.0-91-generic": false, "6.18.44": true, "7.0": true, "6.2-rc1": true, "10.1": true, "6": false,
+	} {
+		if got := atLeast(release, 6, 2); got != want {
+			t.Errorf("%s: %v, want %v", release, got, want)
+		}
+	}
+}
+
+// What comes before a packet is sent is recorded before it, and goes to whoever records then.
+func TestRecordIsInOrder(t *testing.T) {
+	a, b := testnet.Pair(t, 0)
+	l, far := open(t, a, Config{Remote: b.Addr4}), open(t, b, Config{Remote: a.Addr4})
+	var first, second []string
+	add := func(to *[]string) func(*Frame) {
+		return func(f *Frame) { *to = append(*to, fmt.Sprint(f.Dir, uint32(f.RoCE.BTH().PSN()))) }
+	}
+	l.Record(add(&first))
+	arrive := func(psn bth.PSN) {
+		p := write(8)
+		p.BTH.PSN = psn
+		if err := far.Send(p); err != nil {
+			t.Fatal(err)
+		}
+		awaitFrame(t, l)
+	}
+	arrive(1)
+	if err := l.Send(write(8)); err != nil {
+		t.Fatal(err)
+	}
+	arrive(2)
+	l.Record(add(&second))
+	arrive(3)
+	l.Record(nil)
+	arrive(4)
+	for range 4 {
+		receive(t, l)
+	}
+	if got, want := fmt.Sprint(first, second), fmt.Sprint([]string{"1 1", "0 7", "1 2"}, []string{"1 3"}); got != want {
+		t.Errorf("recorded %v, want %v", got, want)
+	}
+}
+
+// awaitFrame waits until the link's socket has a frame.
+func awaitFrame(t *testing.T, l Link) {
+	t.Helper()
+	w := l.(*wired)
+	if err := w.file.SetReadDeadline(time.Now().Add(limit)); err != nil {
+		t.Fatal(err)
+	}
+	err := w.raw.Read(func(fd uintptr) bool {
+		_, _, err := unix.Recvfrom(int(fd), nil, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		return !errors.Is(err, unix.EAGAIN)
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -1,0 +1,87 @@
+package wire
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/softroce/softroce/pkg/bth"
+)
+
+// A host delivers what is right, and says what is not.
+func TestDeliverable(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		set  func(*Packet)
+		want error
+		v6   bool // the same with IPv6
+	}{
+		{"right", func(*Packet) {}, nil, true},
+		{"UDP sum", func(p *Packet) { p.UDPSum = SumRight }, nil, true},
+		{"wrong UDP sum", func(p *Packet) { p.UDPSum = SumWrong }, errUDPSum, true},
+		{"wrong IP sum", func(p *Packet) { p.BadIPSum = true }, errIPSum, false},
+		{"port", func(p *Packet) { p.DstPort = 4792 }, errNotPort, true},
+		{"source port alone", func(p *Packet) { p.DstPort, p.SrcPort = 4792, Port }, errNotPort, true},
+		{"options", func(p *Packet) { p.Options = []byte{1, 1, 1, 0} }, nil, false},
+		{"first fragment", func(p *Packet) { p.FragSet, p.Frag = true, 0x2000 }, bth.ErrIPFragment, false},
+		{"later fragment", func(p *Packet) { p.FragSet, p.Frag = true, 0x0010 }, bth.ErrIPFragment, false},
+		{"may be cut", func(p *Packet) { p.FragSet = true }, nil, false},
+		{"IP length more", func(p *Packet) { p.IPLen = 1 }, bth.ErrIPHeader, true},
+		{"IP length less", func(p *Packet) { p.IPLen = -1 }, bth.ErrUDPLength, true},
+		{"UDP length more", func(p *Packet) { p.UDPLen = 1 }, bth.ErrUDPLength, true},
+		{"UDP length less", func(p *Packet) { p.UDPLen = -4 }, nil, true},
+		{"UDP length far too small", func(p *Packet) { p.UDPLen = -44 }, bth.ErrUDPLength, true},
+		{"header length", func(p *Packet) { p.Late = func(ip []byte) { ip[0] = 0x44 } }, bth.ErrIPHeader, false},
+		{"version", func(p *Packet) { p.Late = func(ip []byte) { ip[0] = 0x55 } }, bth.ErrIPHeader, true},
+		{"wrong ICRC", func(p *Packet) { p.ICRC = func(uint32) []byte { return make([]byte, 4) } }, nil, true},
+		{"junk", func(p *Packet) { p.Roce = []byte{1} }, nil, true},
+		{"TCP", func(p *Packet) { p.Late = func(ip []byte) { ip[6] = 6 } }, errNotPort, false},
+	} {
+		for _, addrs := range [][2]int{{4}, {6}} {
+			a := pair4
+			if addrs[0] == 6 {
+				a = pair6
+			}
+			if addrs[0] == 6 && !c.v6 || addrs[0] == 4 && c.name == "TCP" {
+				continue
+			}
+			p := write(8)
+			c.set(p)
+			if got := ParseIP(Build(p, a[0], a[1])).Deliverable(); !errors.Is(got, c.want) || (got == nil) != (c.want == nil) {
+				t.Errorf("%s, IPv%d: %v, want %v", c.name, addrs[0], got, c.want)
+			}
+		}
+	}
+}
+
+// No bytes make the parser panic, and no two of its answers disagree.
+func FuzzParseIP(f *testing.F) {
+	files, _ := filepath.Glob("../../pkg/bth/testdata/captures/rc_*.pcap")
+	for _, file := range files {
+		for _, ip := range readPcap(f, file)[:2] {
+			f.Add(ip)
+		}
+	}
+	p := write(9)
+	p.Options = []byte{1, 1, 1, 0}
+	f.Add(Build(p, pair4[0], pair4[1]))
+	f.Add([]byte{0x45, 0, 0, 36, 0, 0, 0, 0, 64, 1, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 3, 3, 0, 0, 0, 0, 0, 0, 0x40, 0, 0, 0, 0, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, ip []byte) {
+		got := ParseIP(ip)
+		deliverable := got.Deliverable()
+		if len(got.IP)+len(got.Pad) != len(ip) {
+			t.Errorf("%d bytes and %d more of %d", len(got.IP), len(got.Pad), len(ip))
+		}
+		if deliverable == nil && (got.NotUDP || got.DstPort != Port) {
+			t.Errorf("deliverable: %+v", got)
+		}
+		if want, has, err := bth.ICRCOfIPPacket(ip); err == nil && got.Err == nil && got.ICRCOK != (want == has) {
+			t.Errorf("ICRC right: %v, bth has %08x and %08x", got.ICRCOK, want, has)
+		}
+		if got.Src.IsValid() {
+			got.isError()
+		}
+		whole(offload{true, 16}, append([]byte(nil), ip...))
+		guessSize(append([]byte(nil), ip...), 100)
+	})
+}
