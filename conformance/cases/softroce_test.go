@@ -116,8 +116,11 @@ func open(a *adapter.Adapter) (suite.Agent, *agent.Hello, error) {
 	return s, answer.Hello, nil
 }
 
-// exceptions are statements that the adapter's socket cannot see: see conformance/exceptions/udp.txt.
-var exceptions = map[string]bool{"CRC-04": true}
+// exceptions are what fails for the socket's or the loopback device's sake.
+var exceptions = map[string]string{
+	"CRC-04": "a UDP socket does not show the IPv4 identification: see conformance/exceptions/udp.txt",
+	"UD-14":  "the kernel does not take IPv6 multicast packets from outside on its loopback device; make conformance tests it",
+}
 
 func judge(t *testing.T, results []suite.Result) {
 	counts := map[suite.Outcome]int{}
@@ -125,7 +128,7 @@ func judge(t *testing.T, results []suite.Result) {
 		r := &results[i]
 		counts[r.Outcome]++
 		switch {
-		case r.Outcome == suite.Fail && !exceptions[r.ID]:
+		case r.Outcome == suite.Fail && (exceptions[r.ID] == "" || r.ID == "UD-14" && !strings.HasSuffix(t.Name(), "IPv6")):
 			t.Errorf("%s (%v): %s: %s\n%s", r.ID, r.Level, r.Stimulus, r.Reason, suite.Ladder(r))
 		case r.Outcome == suite.Skip:
 			t.Logf("%s skipped: %s", r.ID, r.Reason)

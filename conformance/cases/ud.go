@@ -1,6 +1,7 @@
 package cases
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 
@@ -27,6 +28,7 @@ var udCases = needing(agent.FeatureUD, []suite.Case{
 	{ID: "UD-14", Needs: []string{agent.FeatureMulticast}, Run: multicast},
 	{ID: "UD-15", Needs: []string{agent.FeatureMulticast}, Run: multicastNotAttached},
 	{ID: "UD-16", Run: udAnySource},
+	{ID: "UD-17", Needs: []string{agent.FeatureQP1}, Run: managementQKey},
 	{ID: "UD-18", Run: udNoAck},
 })
 
@@ -240,4 +242,37 @@ func udNoAck(t *suite.T) {
 	w.BTH.AckReq = true
 	datagram(p, w, 1)
 	p.Silent()
+}
+
+// sidr makes a datagram to queue pair 1 that asks which queue pair serves a service id that nobody serves (SIDR_REQ of the
+// connection manager).
+func sidr(p *suite.Peer, qkey bth.QKey, request uint32) *wire.Packet {
+	mad := make([]byte, 256)
+	mad[0], mad[1], mad[2], mad[3] = 1, 7, 2, 3 // versions, communication management, Send
+	binary.BigEndian.PutUint64(mad[8:], uint64(request))
+	binary.BigEndian.PutUint16(mad[16:], 0x17)
+	binary.BigEndian.PutUint32(mad[24:], request)
+	binary.BigEndian.PutUint16(mad[28:], uint16(bth.DefaultPKey))
+	binary.BigEndian.PutUint64(mad[32:], 0x7FFF_FFFF_0000_0000|uint64(request))
+	w := p.Send(mad)
+	w.BTH.Opcode, w.BTH.DestQP = bth.UDSendOnly, 1
+	w.DETH = bth.DETHFields{QKey: qkey, SrcQP: 1}
+	return w
+}
+
+// managementQKey asks queue pair 1 twice, the first time with another Q_Key: the first answer is that to the second
+// question.
+func managementQKey(t *suite.T) {
+	p := ud(t, 0)
+	p.Put(sidr(p, 0x80010001, 1), sidr(p, bth.GSIQKey, 2))
+	f := t.Stray(t.Wait, func(f *wire.Frame) bool {
+		return f.RoCE.Has(bth.HasDETH) && f.RoCE.BTH().DestQP() == 1 && len(f.RoCE.Payload) == 256
+	})
+	if f == nil {
+		t.Failed("an answer to the request with the right Q_Key", fmt.Sprintf("none within %v", t.Wait))
+	}
+	mad := f.RoCE.Payload
+	if attr, id := binary.BigEndian.Uint16(mad[16:]), binary.BigEndian.Uint32(mad[24:]); attr != 0x18 || id != 2 {
+		t.Failed("a SIDR_REP to request 2", fmt.Sprintf("attribute %#x, request %d", attr, id))
+	}
 }

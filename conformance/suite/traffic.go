@@ -345,3 +345,18 @@ func (t *T) Within(expected string, f func() bool) {
 		t.Failed(expected, fmt.Sprintf("not so within %v", t.Wait))
 	}
 }
+
+// Stray waits for a frame that is to none of the case's queue pairs and for which wanted holds; none within d is nil.
+func (t *T) Stray(d time.Duration, wanted func(*wire.Frame) bool) *wire.Frame {
+	for deadline := time.Now().Add(d); ; {
+		for i, f := range t.strays {
+			if wanted(f) {
+				t.strays = append(t.strays[:i:i], t.strays[i+1:]...)
+				return f
+			}
+		}
+		if !t.receive(deadline) {
+			return nil
+		}
+	}
+}
