@@ -128,15 +128,15 @@ start daemon.log "$run/softroce" daemon "${addrs[@]}" --socket "$run/socket"
 await daemon.log msg=serving
 start agent.log "$run/softroce" conformance agent "${testers[@]}" --socket "$run/socket" --listen "[::]:4792"
 await agent.log 'agent of'
-suite daemon-ipv4 'softroce daemon, IPv4' "$addr4" "$@"
-if [[ -e /proc/sys/net/ipv6 ]]; then suite daemon-ipv6 'softroce daemon, IPv6' "$addr6" "$@"; fi
+suite daemon-ipv4 'softroce daemon over UDP, IPv4' "$addr4" "$@"
+if [[ -e /proc/sys/net/ipv6 ]]; then suite daemon-ipv6 'softroce daemon over UDP, IPv6' "$addr6" "$@"; fi
 stop_last
 stop_last
 
 if [[ -n $report ]]; then
     start inprocess.log "$run/softroce" conformance agent "${testers[@]}" "${addrs[@]}" --listen "[::]:4792"
     await inprocess.log 'agent of'
-    suite inprocess-ipv4 'softroce in the process, IPv4' "$addr4" "$@"
+    suite inprocess-ipv4 'softroce in-process, IPv4' "$addr4" "$@"
     stop_last
     for file in "$top"/conformance/results/*.json; do
         if [[ -e $file ]]; then results+=("$file"); fi

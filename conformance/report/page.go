@@ -72,6 +72,27 @@ type cell struct {
 	Word   string
 	Want   string
 	Got    string
+	Rungs  []rung
+}
+
+// rung is a line of a ladder; Class says who sent its packet.
+type rung struct{ Class, Text string }
+
+func rungs(ladder string) (out []rung) {
+	if ladder == "" {
+		return nil
+	}
+	for line := range strings.SplitSeq(ladder, "\n") {
+		r := rung{Text: line}
+		switch {
+		case strings.Contains(line, " ---> "):
+			r.Class = "sent"
+		case strings.Contains(line, " <--- "):
+			r.Class = "received"
+		}
+		out = append(out, r)
+	}
+	return out
 }
 
 // WritePage writes one HTML page that shows what came of each statement on each target; the runs are its columns.
@@ -145,7 +166,7 @@ func sectionsOf(columns []column) (out []section, total int) {
 }
 
 func newCell(c Case, ran bool, col column) cell {
-	x := cell{Case: c, Column: col, Anchor: c.ID + "." + strconv.Itoa(col.Number)}
+	x := cell{Case: c, Column: col, Anchor: c.ID + "." + strconv.Itoa(col.Number), Rungs: rungs(c.Ladder)}
 	x.Want, x.Got, _ = expectedGot(c.Reason)
 	switch {
 	case !ran:
