@@ -220,10 +220,13 @@ func (s *conformanceRun) run(ctx context.Context, cfg suite.Config) error {
 		rec.Section = func(name string, n report.Counts) { fmt.Fprintf(s.stderr, "%s: %v\n", name, n) }
 	}
 	cfg.Dial = introduced(cfg.Dial, rec)
+	selected := cfg.Selected()
 	cfg.Progress = func(n, total int, r *suite.Result) {
 		bar.clear()
 		rec.Take(r)
-		bar.show(fmt.Sprintf("%d of %d, %v", n, total, rec.Run.Counts))
+		if n < total {
+			bar.show(fmt.Sprintf("%d of %d, %d failed; now %s", n, total, rec.Run.Counts.Failed, selected[n].ID))
+		}
 	}
 	_, err := suite.Run(ctx, cfg)
 	bar.clear()

@@ -161,7 +161,7 @@ func TestTree(t *testing.T) {
 		"  - PSN-04 ", " (no UC)\n",
 		"\nUC\n  ✗ UC-01 ", "      failed    the agent is gone\n", "packets   none\n",
 		"\n5 cases: 1 passed, 2 failed, 1 excepted, 1 skipped in 1.23s\n",
-		"  must    5 cases: 1 passed",
+		"  must    5 cases: 1 passed", "  should  0 cases: ",
 		"failed: PSN-01 UC-01\n", "PSN-01: a must failed\n",
 	} {
 		n := strings.Index(got[at:], want)
@@ -258,7 +258,7 @@ func TestRecorder(t *testing.T) {
 	if err := rec.End(); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"RC responder: PSN handling: 3 cases: 1 passed, 0 failed, 1 excepted, 1 skipped", "UC: 1 cases: 0 passed, 1 failed, 0 skipped"}
+	want := []string{"RC responder: PSN handling: 3 cases: 1 passed, 0 failed, 1 excepted, 1 skipped", "UC: 1 case: 0 passed, 1 failed, 0 skipped"}
 	if !slices.Equal(sections, want) {
 		t.Errorf("sections:\n got %q\nwant %q", sections, want)
 	}

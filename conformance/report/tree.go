@@ -178,5 +178,9 @@ func (n Counts) String() string {
 	if n.Excepted == 0 {
 		parts = slices.Delete(parts, 2, 3)
 	}
-	return fmt.Sprintf("%d cases: %s", n.Cases, strings.Join(parts, ", "))
+	word := "cases"
+	if n.Cases == 1 {
+		word = "case"
+	}
+	return fmt.Sprintf("%d %s: %s", n.Cases, word, strings.Join(parts, ", "))
 }
