@@ -61,7 +61,7 @@ func (d *inspected) objects(t *testing.T, args ...string) (list []object) {
 func TestResource(t *testing.T) {
 	d := startInspected(t)
 	r := softroce(t, nil, "resource", "--socket", d.socket)
-	if want := "softroce0: ctx 4 pd 4 cq 4 qp 8 mr 4 mw 0 srq 2 ah 2\n"; r.stdout != want || r.code != 0 {
+	if want := "softroce0: ctx 4 pd 4 cq 4 qp 8 mr 4 mw 0 srq 2 ah 2 cm_id 0\n"; r.stdout != want || r.code != 0 {
 		t.Errorf("summary: got %q, status %d, want %q", r.stdout, r.code, want)
 	}
 	pid := strconv.Itoa(d.srq.cmd.Process.Pid)
@@ -82,7 +82,7 @@ func TestResource(t *testing.T) {
 			t.Errorf("queue pair %s is none that the program has:\n%s", shown, d.srq.out.String())
 		}
 	}
-	for kind, want := range map[string]int{"ctx": 1, "pd": 1, "cq": 1, "qp": 1, "mr": 1, "mw": 0, "srq": 0, "ah": 1} {
+	for kind, want := range map[string]int{"ctx": 1, "pd": 1, "cq": 1, "qp": 1, "mr": 1, "mw": 0, "srq": 0, "ah": 1, "cm_id": 0} {
 		if got := d.objects(t, kind, "--pid", strconv.Itoa(d.ud.cmd.Process.Pid)); len(got) != want {
 			t.Errorf("%s of the datagrams' server: got %v, want %d", kind, got, want)
 		}
@@ -228,7 +228,7 @@ func TestResourceOfAnotherUser(t *testing.T) {
 			t.Errorf("got %q, %v, want %q", out, err, want)
 		}
 	}
-	shows("softroce0: ctx 0 pd 0 cq 0 qp 0 mr 0 mw 0 srq 0 ah 0\n")
+	shows("softroce0: ctx 0 pd 0 cq 0 qp 0 mr 0 mw 0 srq 0 ah 0 cm_id 0\n")
 	port := freePort(t)
 	own := command("pingpong", "-p", strconv.Itoa(port))
 	if err := own.Start(); err != nil {
@@ -239,7 +239,7 @@ func TestResourceOfAnotherUser(t *testing.T) {
 		_ = own.Wait()         // killed: an error by nature
 	})
 	eventually(t, "the server listens", func() bool { return listening(t, port) })
-	shows("softroce0: ctx 1 pd 1 cq 1 qp 1 mr 1 mw 0 srq 0 ah 0\n")
+	shows("softroce0: ctx 1 pd 1 cq 1 qp 1 mr 1 mw 0 srq 0 ah 0 cm_id 0\n")
 	out, err := command("stat", "qp", "--json").Output()
 	var qps []object
 	if err != nil || json.Unmarshal(out, &qps) != nil || len(qps) != 1 || qps[0]["pid"] != float64(own.Process.Pid) {

@@ -72,6 +72,10 @@ func known() *fake {
 			verbs.ResourceMW:  {{Number: 6, Program: 1, PID: 41, Name: "sender", PD: 1, Type: "2B", RKey: 0xFF, Length: 16, Access: 2}},
 			verbs.ResourceSRQ: {{Number: 5, Program: 1, PID: 41, Name: "sender", PD: 1, MaxWR: 64, MaxSGE: 2, Users: 1}},
 			verbs.ResourceAH:  {{Number: 8, Program: 1, PID: 41, Name: "sender", PD: 1, Peer: "fd77::1"}},
+			verbs.ResourceCMID: {
+				{Number: 3, Program: 2, PID: 42, Name: "receiver", Type: "TCP", State: "LISTEN", From: "[::]:7471"},
+				{Number: 4, Program: 2, PID: 42, Name: "receiver", Type: "TCP", State: "ESTABLISHED", QPN: 0x13, From: "192.0.2.7:7471", To: "192.0.2.8:40000"},
+			},
 		},
 		counters: []verbs.Counter{
 			{Name: "sent_pkts", Help: "packets sent", Value: 100},
@@ -130,6 +134,11 @@ SRQN  PDN  MAX-WR  MAX-SGE  LIMIT  USERS  WORKER  CTX  PID  COMM
 AHN  PDN  PEER     CTX  PID  COMM
 8    1    fd77::1  1    41   sender
 `},
+		{"cm_id", `
+CM-IDN  PS   STATE        LQPN      SRC-ADDR        DST-ADDR         CTX  PID  COMM
+3       TCP  LISTEN       -         [::]:7471       -                2    42   receiver
+4       TCP  ESTABLISHED  0x000013  192.0.2.7:7471  192.0.2.8:40000  2    42   receiver
+`},
 	} {
 		k, ok := KindOf(c.kind)
 		if !ok {
@@ -158,7 +167,7 @@ func TestJSON(t *testing.T) {
 			`"sends_waiting":0,"pdn":1,"send_cqn":2,"recv_cqn":2,"srqn":null,"ctxn":1,"pid":41,"comm":"sender"}]`, Resources(qp, Filter{PIDs: []int{41}})},
 		{"a region", `[{"mrn":1,"pdn":1,"length":1,"iova":0,"lkey":null,"rkey":null,"access":[],"ctxn":2,"pid":42,"comm":null}]`, Resources(mr, Filter{PIDs: []int{42}})},
 		{"nothing", `[]`, Resources(mr, Filter{PIDs: []int{1}})},
-		{"summary", `{"adapter":"softroce7","ctx":2,"pd":1,"cq":1,"qp":3,"mr":2,"mw":1,"srq":1,"ah":1}`, Summary(Filter{Self: self})},
+		{"summary", `{"adapter":"softroce7","ctx":2,"pd":1,"cq":1,"qp":3,"mr":2,"mw":1,"srq":1,"ah":1,"cm_id":2}`, Summary(Filter{Self: self})},
 		{"counters", `{"adapter":"softroce7","counters":{"sent_pkts":100,"drop_icrc":0,"drop_no_qp":3}}`, Stat(StatOptions{})},
 		{"a name's escapes", `[{"ctxn":2,"qps":1,"pid":42,"comm":"the\u001b[31m receiver"}]`, Resources(Kinds[0], Filter{PIDs: []int{42}})},
 	} {
@@ -217,8 +226,8 @@ func TestSummary(t *testing.T) {
 		f    Filter
 		want string
 	}{
-		{Filter{Self: self}, "softroce7: ctx 2 pd 1 cq 1 qp 3 mr 2 mw 1 srq 1 ah 1\n"},
-		{Filter{PIDs: []int{42}}, "softroce7: ctx 1 pd 0 cq 0 qp 1 mr 1 mw 0 srq 0 ah 0\n"},
+		{Filter{Self: self}, "softroce7: ctx 2 pd 1 cq 1 qp 3 mr 2 mw 1 srq 1 ah 1 cm_id 2\n"},
+		{Filter{PIDs: []int{42}}, "softroce7: ctx 1 pd 0 cq 0 qp 1 mr 1 mw 0 srq 0 ah 0 cm_id 2\n"},
 		{Filter{States: []string{"RTR"}}, "softroce7: qp 1\n"},
 	} {
 		if got := once(t, known(), Summary(c.f), false); got != c.want {

@@ -60,6 +60,14 @@ var Kinds = []Kind{
 		number("USERS", "users", users), number("WORKER", "worker", worker),
 	)},
 	{"ah", "address handles", verbs.ResourceAH, ofProgram(number("AHN", "ahn", handle), domain, peer)},
+	{"cm_id", "identifiers of the connection manager", verbs.ResourceCMID, ofProgram(
+		number("CM-IDN", "cm-idn", handle),
+		text("PS", "ps", func(r *verbs.Resource) string { return r.Type }),
+		text("STATE", "state", func(r *verbs.Resource) string { return r.State }),
+		hex24("LQPN", "lqpn", func(r *verbs.Resource) (uint32, bool) { return r.QPN, r.QPN != 0 }),
+		text("SRC-ADDR", "src-addr", func(r *verbs.Resource) string { return r.From }),
+		text("DST-ADDR", "dst-addr", func(r *verbs.Resource) string { return r.To }),
+	)},
 }
 
 // KindOf finds a kind by its name.

@@ -46,6 +46,7 @@ var listers = map[uapi.ResourceKind]lister{
 	uapi.ResourceSRQ:     (*program).listSRQs,
 	uapi.ResourceAH:      (*program).listAHs,
 	uapi.ResourceProgram: (*program).listSelf,
+	uapi.ResourceCMID:    (*program).listCMIDs,
 }
 
 // listResources answers with a part of a listing. Its cursor is an object's

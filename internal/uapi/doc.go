@@ -8,7 +8,7 @@
 // for the words that both sides access atomically (indices, arm word, flags,
 // doorbell bits): those are in the host's byte order, as both ends run on one
 // host. Golden files under testdata hold every layout; a change of one is a
-// change of Version.
+// change of Version. What goes as JSON may gain fields without one.
 //
 // The package does no I/O and takes no decision. It works on memory through
 // Memory, which *shm.Segment is.

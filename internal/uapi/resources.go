@@ -18,6 +18,7 @@ const (
 	ResourceMW      ResourceKind = 6
 	ResourceAH      ResourceKind = 7
 	ResourceProgram ResourceKind = 8
+	ResourceCMID    ResourceKind = 9
 )
 
 // Resource is one object of a listing: of any program when the asker is root or
@@ -33,8 +34,8 @@ type Resource struct {
 	Users  int    `json:"users,omitempty"`
 	Worker int    `json:"worker,omitempty"`
 
-	Type       string `json:"type,omitempty"`  // QP: RC, UC, UD; MW: 1, 2B
-	State      string `json:"state,omitempty"` // QP
+	Type       string `json:"type,omitempty"`  // QP: RC, UC, UD; MW: 1, 2B; CM identifier: its port space, TCP, UDP
+	State      string `json:"state,omitempty"` // QP; CM identifier
 	PeerQPN    uint32 `json:"peer_qpn,omitempty"`
 	Peer       string `json:"peer,omitempty"` // GID
 	SQPSN      uint32 `json:"sq_psn,omitempty"`
@@ -59,6 +60,11 @@ type Resource struct {
 	MaxWR  uint32 `json:"max_wr,omitempty"` // SRQ
 	MaxSGE uint32 `json:"max_sge,omitempty"`
 	Limit  uint32 `json:"srq_limit,omitempty"`
+
+	// Of a CM identifier: its queue pair, and the ends' addresses as "ip:port".
+	QPN  uint32 `json:"qpn,omitempty"`
+	From string `json:"src_addr,omitempty"`
+	To   string `json:"dst_addr,omitempty"`
 }
 
 // ListResourcesRequest asks for a part of a listing.

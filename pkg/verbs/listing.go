@@ -18,6 +18,7 @@ const (
 	ResourceMW      = uapi.ResourceMW
 	ResourceAH      = uapi.ResourceAH
 	ResourceProgram = uapi.ResourceProgram
+	ResourceCMID    = uapi.ResourceCMID // an identifier of pkg/rdmacm
 )
 
 // Resources lists the objects of a kind: those of every program, for root and
