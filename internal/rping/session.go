@@ -91,7 +91,12 @@ func (s *session) start(ctx context.Context, conn *rdmacm.Conn) {
 	go func() {
 		select {
 		case <-conn.Done():
-			s.cancel(errHungUp)
+			select {
+			case <-s.dev.Done():
+				s.cancel(verbs.ErrDeviceDead)
+			default:
+				s.cancel(errHungUp)
+			}
 		case <-s.ctx.Done():
 		}
 	}()

@@ -425,6 +425,61 @@ func TestGivenUp(t *testing.T) {
 	}
 }
 
+// An adapter that dies ends its connections and listeners, and its identifiers
+// learn of it.
+func TestAdapterDies(t *testing.T) {
+	addrs := testaddr.Take(t, 1)
+	a, err := adapter.Start(adapter.Config{Addrs: addrs})
+	check(t, err)
+	dev, err := a.Open()
+	check(t, err)
+	t.Cleanup(func() { _ = dev.Close() })
+	l, err := rdmacm.Listen(dev, netip.AddrPortFrom(addrs[0], 0), nil)
+	check(t, err)
+	conns := make(chan *rdmacm.Conn)
+	go func() {
+		c, err := l.Accept(patience(t), &rdmacm.Config{QP: verbs.QPInitAttr{Cap: limits}})
+		if err != nil {
+			t.Error(err)
+		}
+		conns <- c
+	}()
+	dialed, err := rdmacm.Dial(patience(t), dev, l.Addr(), &rdmacm.Config{QP: verbs.QPInitAttr{Cap: limits}})
+	check(t, err)
+	accepted := <-conns
+	if t.Failed() {
+		return
+	}
+	ch, err := rdmacm.NewEventChannel(dev)
+	check(t, err)
+	id, err := ch.CreateID(rdmacm.PSTCP)
+	check(t, err)
+	check(t, a.Close())
+	for _, c := range []*rdmacm.Conn{dialed, accepted} {
+		select {
+		case <-c.Done():
+		case <-patience(t).Done():
+			t.Fatal("a connection outlives its adapter")
+		}
+		select {
+		case <-dev.Done():
+		default:
+			t.Error("the connection's end is told before the adapter's")
+		}
+		if err := c.Close(); !errors.Is(err, verbs.ErrDeviceDead) {
+			t.Errorf("Close: %v", err)
+		}
+	}
+	if _, err := l.Accept(patience(t), &rdmacm.Config{QP: verbs.QPInitAttr{Cap: limits}}); !errors.Is(err, verbs.ErrDeviceDead) {
+		t.Errorf("Accept: %v", err)
+	}
+	_ = l.Close()
+	if e := event(t, ch, rdmacm.EventDeviceRemoval); e.ID != id {
+		t.Errorf("%+v", e)
+	}
+	_ = id.Destroy()
+}
+
 // A datagram to a group reaches the queue pairs of all who joined, and only those.
 func TestMulticastGroup(t *testing.T) {
 	devs, addrs := devices(t, 2)

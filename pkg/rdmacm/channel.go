@@ -30,6 +30,7 @@ type EventChannel struct {
 	pending []held                // were read, or come from another channel
 	kick    context.CancelFunc    // ends the wait of the reader; nil when none waits
 	closed  bool
+	removed bool      // every identifier's end with the adapter is told
 	pd      *sharedPD // of identifiers whose program gives none
 }
 
@@ -70,7 +71,8 @@ func (ch *EventChannel) Device() *verbs.Device { return ch.dev }
 func (ch *EventChannel) SyscallConn() (syscall.RawConn, error) { return ch.rec.SyscallConn() }
 
 // Get waits for the next event (rdma_get_cm_event). It ends with ctx's error, or
-// with one that wraps verbs.ErrDeviceDead when the adapter is gone.
+// with one that wraps verbs.ErrDeviceDead when the adapter is gone and each
+// identifier's DEVICE_REMOVAL is told.
 func (ch *EventChannel) Get(ctx context.Context) (*Event, error) {
 	select {
 	case ch.turn <- struct{}{}:
@@ -141,7 +143,7 @@ func (ch *EventChannel) next(ctx context.Context) (*held, error) {
 	case kicked:
 		return nil, nil
 	}
-	return nil, err
+	return nil, ch.removal(err)
 }
 
 // tryNext is next that does not wait.
@@ -154,7 +156,7 @@ func (ch *EventChannel) tryNext() (*held, error) {
 	}
 	var b [uapi.CMRecordSize]byte
 	if err := ch.rec.Try(b[:]); err != nil {
-		return nil, err
+		return nil, ch.removal(err)
 	}
 	return ch.take(b[:]), nil
 }
@@ -331,34 +333,4 @@ func (ch *EventChannel) left(id *ID, written uint32) (unread uint32, kept []held
 		unread = 0
 	}
 	return unread, kept
-}
-
-// Destroy ends the channel (rdma_destroy_event_channel). EBUSY: an identifier
-// uses it.
-func (ch *EventChannel) Destroy() error {
-	const op = "destroy event channel"
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
-	if ch.closed {
-		return nil
-	}
-	if n := len(ch.ids); n > 0 {
-		return &verbs.Error{Op: op, Errno: unix.EBUSY, Text: "identifiers use the channel"}
-	}
-	err := ch.ctl.Do(op, uapi.OpDestroyCMChannel, &uapi.HandleRequest{Handle: ch.handle}, nil)
-	if err != nil && !ch.gone() {
-		return err
-	}
-	ch.closed = true
-	ch.rec.Close()
-	return err
-}
-
-func (ch *EventChannel) gone() bool {
-	select {
-	case <-ch.ctl.Done():
-		return true
-	default:
-		return false
-	}
 }

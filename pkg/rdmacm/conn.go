@@ -62,8 +62,8 @@ func (c *Conn) LocalAddr() netip.AddrPort { return c.id.LocalAddr() }
 // PeerAddr is the peer's address.
 func (c *Conn) PeerAddr() netip.AddrPort { return c.id.PeerAddr() }
 
-// Done is closed when the connection has ended, by either side; requests are then
-// flushed. See verbs.Device.Done for the adapter's end.
+// Done is closed when the connection has ended, by either side or with the
+// adapter, which verbs.Device.Done tells then, too. Requests are flushed.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
 // Disconnect ends the connection: requests are flushed, and the peer learns of

@@ -30,6 +30,11 @@
 //	server  Bind, Listen → CONNECT_REQUEST with a new ID, CreateQP on it,
 //	        Accept → ESTABLISHED …
 //
+// When the adapter dies, each identifier gets DEVICE_REMOVAL, after the events
+// that it had, and [EventChannel.Get] fails from then on; identifiers are to be
+// destroyed as ever. ADDR_CHANGE is never told: kernels tell it when a bond
+// fails over to another card, which an adapter in software does not notice.
+//
 // Every event must be acknowledged ([Event.Ack]); [ID.Destroy] and [ID.Migrate]
 // wait for those that were returned. A queue pair of [ID.CreateQP] is moved to
 // RTR and RTS by this package, within [EventChannel.Get] at the client and within

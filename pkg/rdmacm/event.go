@@ -49,7 +49,7 @@ var eventTexts = map[EventType][2]string{
 	EventDeviceRemoval:   {"DEVICE_REMOVAL", "the adapter goes away"},
 	EventMulticastJoin:   {"MULTICAST_JOIN", "the multicast group is joined"},
 	EventMulticastError:  {"MULTICAST_ERROR", "the multicast group could not be joined"},
-	EventAddrChange:      {"ADDR_CHANGE", "the address has moved to another device"},
+	EventAddrChange:      {"ADDR_CHANGE", "the address has moved to another device"}, // of a bond that fails over: no adapter of ours tells it
 	EventTimewaitExit:    {"TIMEWAIT_EXIT", "packets of the connection are gone from the network"},
 }
 
@@ -156,7 +156,7 @@ func (e *Event) Err() error {
 	case EventDisconnected:
 		return e.failed("connection", unix.ECONNRESET)
 	case EventDeviceRemoval:
-		return e.failed("connection", unix.ENODEV)
+		return fmt.Errorf("connection: %w: %w", verbs.ErrDeviceDead, unix.ENODEV)
 	}
 	return nil
 }

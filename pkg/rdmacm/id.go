@@ -267,7 +267,9 @@ func (id *ID) Bind(addr netip.AddrPort) error {
 
 // ResolveAddr finds the way to peer (rdma_resolve_addr): the event is
 // ADDR_RESOLVED or ADDR_ERROR. own binds the identifier unless it is bound;
-// when it is not valid, the host's routing table chooses.
+// when it is not valid, the host's routing table chooses. That takes no time, and
+// the timeout means nothing: the host looks for the peer's link address when the
+// first message goes. A peer that is not there does not answer Connect.
 func (id *ID) ResolveAddr(own, peer netip.AddrPort, timeout time.Duration) error {
 	req := uapi.CMAddrRequest{ID: id.handle, Timeout: milliseconds(timeout), Own: cmAddr(own), Peer: cmAddr(peer)}
 	var rep uapi.CMAddrReply

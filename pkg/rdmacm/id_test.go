@@ -406,10 +406,16 @@ func TestMulticast(t *testing.T) {
 	check(t, id.Destroy())
 }
 
-// An adapter that is gone ends waits and destructions.
+// An adapter that is gone ends waits and destructions; what it told before comes
+// first, then every identifier's DEVICE_REMOVAL, once.
 func TestDeadAdapter(t *testing.T) {
 	f, dev := newFake(t)
 	ch, id := newID2(t, dev, PSTCP)
+	second, err := ch.CreateID(PSTCP)
+	check(t, err)
+	gone, err := ch.CreateID(PSTCP)
+	check(t, err)
+	check(t, gone.Destroy())
 	f.raise(ch, uapi.CMRecord{Event: uapi.CMAddrResolved, ID: id.handle})
 	next(t, ch, EventAddrResolved) // not acknowledged
 	check(t, f.conn.Close())
@@ -417,8 +423,25 @@ func TestDeadAdapter(t *testing.T) {
 	for _, w := range f.pipes {
 		_ = w.Close()
 	}
+	for i, of := range []*ID{id, second} {
+		get := func() (*Event, error) { return ch.Get(patience(t)) }
+		if i > 0 {
+			get = ch.TryGet
+		}
+		e, err := get()
+		check(t, err)
+		if e.Type != EventDeviceRemoval || e.ID != of || !errors.Is(e.Err(), verbs.ErrDeviceDead) || !errors.Is(e.Err(), unix.ENODEV) {
+			t.Errorf("%+v, %v", e, e.Err())
+		}
+	}
+	if _, err := ch.TryGet(); !errors.Is(err, verbs.ErrDeviceDead) {
+		t.Errorf("TryGet: %v", err)
+	}
 	if _, err := ch.Get(patience(t)); !errors.Is(err, verbs.ErrDeviceDead) {
 		t.Errorf("Get: %v", err)
+	}
+	if err := second.Destroy(); !errors.Is(err, verbs.ErrDeviceDead) {
+		t.Errorf("Destroy: %v", err)
 	}
 	if err := id.Destroy(); !errors.Is(err, verbs.ErrDeviceDead) {
 		t.Errorf("Destroy: %v", err)
