@@ -114,6 +114,11 @@ func TestBadMADs(t *testing.T) {
 			raw.send(dst, requestOf(raw, a, 7, to.Port(), row.change))
 			awaitMAD(t, a, row.name, row.want, before)
 		}
+		unknown := append([]byte(nil), good...)
+		unknown[bth.BTHLen+8+17] = 0x1B
+		before := a.cmCounters().Verdicts
+		raw.send(dst, unknown)
+		awaitMAD(t, a, "attribute", cm.DropMalformed, before)
 		raw.send(dst, good)
 		if rec := n.next(uapi.CMConnectRequest); rec.Param.QPN != 0x4711 || rec.Peer.Port != 5555 {
 			t.Errorf("the good one: %+v", rec)
