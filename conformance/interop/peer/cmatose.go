@@ -51,6 +51,7 @@ func (s softroceHost) matose(ctx context.Context, datagrams bool, options, serve
 	m := &matose{dev: dev}
 	flags := flag.NewFlagSet("ucmatose", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
+	flags.String("b", "", "") // it listens on all addresses
 	flags.IntVar(&m.conns, "c", 1, "")
 	flags.IntVar(&m.count, "C", 10, "")
 	flags.IntVar(&m.size, "S", 100, "")

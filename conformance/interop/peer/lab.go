@@ -94,6 +94,7 @@ func (l *lab) cmCases() (cases []testCase) {
 		for _, role := range []string{"guest-server", "guest-client"} {
 			cases = append(cases, testCase{
 				name: "cm/" + cmp.Or(c.program, "rping") + "/" + c.name + "/" + role, about: cmp.Or(c.program, "rping") + " " + c.options, shows: c.shows,
+				impaired: c.loss != "", loss: c.loss,
 				run: func(ctx context.Context, log logf) error {
 					var other cmHost = softroceHost{l.daemon}
 					if l.reference {
