@@ -31,7 +31,9 @@ func (l *wired) send(ip []byte, p *Packet) error {
 	}
 	b := l.appendFrame(make([]byte, before, before+etherLen+4+len(ip)+len(p.Extra)), ip, p)
 	b = append(append(b, ip...), p.Extra...)
-	l.recorder.frame(l.zoned(described(ip, p, time.Now(), Sent)))
+	f := l.zoned(described(ip, p, time.Now(), Sent))
+	l.mu.Lock() // so that no answer is read before this is recorded
+	defer l.mu.Unlock()
 	var err error
 	ctrl := l.raw.Write(func(fd uintptr) bool {
 		_, err = unix.Write(int(fd), b)
@@ -40,6 +42,7 @@ func (l *wired) send(ip []byte, p *Packet) error {
 	if err = errors.Join(ctrl, err); err != nil {
 		return fmt.Errorf("send a frame of %d bytes on %s, MTU %d: %w", len(b)-before, l.way.iface, l.way.mtu, err)
 	}
+	l.recorder.frame(f)
 	return nil
 }
 
@@ -58,6 +61,9 @@ func (l *wired) appendFrame(b, ip []byte, p *Packet) []byte {
 func (l *wired) Receive(deadline time.Time) (*Frame, bool, error) {
 	if f, err := l.next(); f != nil || err != nil {
 		return f, f != nil, err
+	}
+	if deadline.IsZero() {
+		deadline = time.Unix(0, 1) // no time, where the zero value would be all of it
 	}
 	if err := l.file.SetReadDeadline(deadline); err != nil {
 		return nil, false, l.receiveErr(err)
@@ -149,7 +155,7 @@ func (l *wired) readQueue() (got bool, err error) {
 	}
 	ip := append([]byte(nil), b[facts.net:]...)
 	if !l.vnet {
-		off.size = guessSize(ip, l.way.mtu)
+		off.size = guessSize(ip)
 	}
 	for _, p := range whole(off, ip) {
 		l.take(p, facts)

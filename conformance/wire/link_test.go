@@ -82,11 +82,12 @@ func placeNamed(t *testing.T, name string) place {
 	switch name {
 	case "loopback4", "loopback6":
 		h := testnet.One(t)
-		sysctl(t, h, "route_localnet")
 		local, remote := netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.3")
 		if name == "loopback6" {
 			local, remote = netip.MustParseAddr("fd00::2"), h.Addr6
 			h.AddLoopback(t, local)
+		} else {
+			sysctl(t, h, "route_localnet")
 		}
 		udp := udpAt(t, h, remote)
 		return place{open(t, h, Config{Local: local, Remote: remote}), udp, h}
@@ -395,6 +396,10 @@ func TestHostStaysSilent(t *testing.T) {
 			send(t, roce, "to a port that is held")
 			receive(t, p.link)
 		}
+		held := int(p.link.(*wired).port.Fd())
+		if n, _, err := unix.Recvfrom(held, make([]byte, 100), unix.MSG_DONTWAIT); !errors.Is(err, unix.EAGAIN) {
+			t.Errorf("the tester's port took %d bytes, %v", n, err)
+		}
 		send(t, other, "to one that is not")
 		if _, err := other.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNREFUSED) {
 			t.Fatalf("a port that nobody has: %v, want it to be refused", err)
@@ -435,6 +440,30 @@ func TestStrangersAreNotReceived(t *testing.T) {
 		if f := receive(t, p.link); string(f.Roce) != "RoCE" {
 			t.Errorf("got %+v", f)
 		}
+	})
+}
+
+// What is not received does not even reach the link's socket.
+func TestFilterIsTheKernels(t *testing.T) {
+	places(t, func(t *testing.T, p place) {
+		at := netip.AddrPortFrom
+		local, remote := p.link.Local(), p.link.Remote()
+		send(t, p.dial(t, at(remote, 0), at(local, 5000)), "to another port")
+		send(t, p.dial(t, at(remote, 0), at(local, Port)), "RoCE")
+		awaitFrame(t, p.link)
+		err := p.link.(*wired).raw.Control(func(fd uintptr) {
+			stats, err := unix.GetsockoptTpacketStats(int(fd), unix.SOL_PACKET, unix.PACKET_STATISTICS)
+			if err != nil || stats.Packets != 1 {
+				t.Errorf("%d packets for the socket, %v", stats.Packets, err)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.link.Send(write(8)); err != nil {
+			t.Fatal(err)
+		}
+		receive(t, p.link)
 	})
 }
 
@@ -495,5 +524,99 @@ func TestFlood(t *testing.T) {
 	flood()
 	for range n {
 		receive(t, large)
+	}
+}
+
+// A target behind a router is sent to by the router's address.
+func TestByARouter(t *testing.T) {
+	for _, c := range []struct{ target, net string }{{"203.0.113.1", "203.0.113.0/24"}, {"fd99::1", "fd99::/64"}} {
+		a, b := testnet.Pair(t, 0)
+		target, router := netip.MustParseAddr(c.target), b.Addr4
+		if target.Is6() {
+			router = b.Addr6
+		}
+		b.AddLoopback(t, target)
+		err := a.Do(func() error {
+			link, err := netlink.LinkByName(testnet.Iface)
+			if err != nil {
+				return err
+			}
+			_, to, err := net.ParseCIDR(c.net)
+			if err != nil {
+				return err
+			}
+			return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: to, Gw: router.AsSlice()})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		udp, l := udpAt(t, b, target), open(t, a, Config{Remote: target})
+		p := write(8)
+		p.UDPSum = SumRight
+		if err := l.Send(p); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := udp.ReadFromUDPAddrPort(make([]byte, 100)); err != nil {
+			t.Errorf("%v: %v", target, err)
+		}
+	}
+}
+
+// Packets to a group go to the group's Ethernet address.
+func TestMACOfAGroup(t *testing.T) {
+	w := way{mac: net.HardwareAddr{2, 0, 0, 0, 0, 1}}
+	for dst, want := range map[string]string{
+		"192.0.2.9": "02:00:00:00:00:01", "239.129.2.3": "01:00:5e:01:02:03", "240.0.0.1": "02:00:00:00:00:01",
+		"2001:db8::9": "02:00:00:00:00:01", "ff0e::1:2:3": "33:33:00:02:00:03",
+	} {
+		to := netip.MustParseAddr(dst)
+		from := pair4[0]
+		if to.Is6() {
+			from = pair6[0]
+		}
+		if got := w.macFor(Build(write(1), from, to)).String(); got != want {
+			t.Errorf("%s: %s, want %s", dst, got, want)
+		}
+	}
+	if got := w.macFor(nil).String(); got != "02:00:00:00:00:01" {
+		t.Errorf("nothing: %s", got)
+	}
+}
+
+// Raw bytes go out as they are; what is too large does not go out.
+func TestSendRaw(t *testing.T) {
+	a, b := testnet.Pair(t, 0)
+	l, far := open(t, a, Config{Remote: b.Addr4}), open(t, b, Config{Remote: a.Addr4})
+	m, n := Pair()
+	for _, ends := range [][2]Link{{l, far}, {m, n}} {
+		ip := Build(write(8), ends[0].Local(), ends[0].Remote())
+		ip[len(ip)-1] ^= 1
+		want := string(ip)
+		if err := ends[0].SendRaw(ip); err != nil {
+			t.Fatal(err)
+		}
+		ip[0] = 0
+		if f := receive(t, ends[1]); string(f.IP) != want || f.ICRCOK || f.Tagged {
+			t.Errorf("got %+v", f)
+		}
+		ends[0].Record(func(f *Frame) { t.Errorf("recorded %+v", f) })
+		if err := ends[0].Send(write(ends[0].MTU())); err == nil {
+			t.Errorf("a packet larger than the MTU of %d was sent", ends[0].MTU())
+		}
+	}
+}
+
+// Later fragments are received, as what they are.
+func TestFragmentsAreReceived(t *testing.T) {
+	a, b := testnet.Pair(t, 0)
+	l, udp := open(t, a, Config{Remote: b.Addr4}), udpAt(t, b, b.Addr4)
+	if _, err := udp.WriteToUDPAddrPort(make([]byte, 3000), netip.AddrPortFrom(a.Addr4, Port)); err != nil {
+		t.Fatal(err)
+	}
+	for i, off := range []uint16{0, 185, 370} {
+		f := receive(t, l)
+		if f.NotUDP != (i > 0) || f.Frag&0x1FFF != off || !errors.Is(f.Err, bth.ErrIPFragment) {
+			t.Errorf("fragment %d: %+v", i, f)
+		}
 	}
 }

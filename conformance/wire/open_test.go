@@ -116,6 +116,9 @@ func TestDeadline(t *testing.T) {
 	a, b := testnet.Pair(t, 0)
 	m, _ := Pair()
 	for name, l := range map[string]Link{"wire": open(t, a, Config{Remote: b.Addr4}), "memory": m} {
+		if f, ok, err := l.Receive(time.Time{}); f != nil || ok || err != nil {
+			t.Errorf("%s, no deadline: got %v, %v, %v", name, f, ok, err)
+		}
 		for _, d := range []time.Duration{-time.Second, 0, time.Millisecond} {
 			if f, ok, err := l.Receive(time.Now().Add(d)); f != nil || ok || err != nil {
 				t.Errorf("%s, %v: got %v, %v, %v", name, d, f, ok, err)

@@ -63,9 +63,12 @@ func (m *memory) send(ip []byte, p *Packet) error {
 		return fmt.Errorf("send a packet of %d bytes: the link's MTU is %d", len(ip), pairMTU)
 	}
 	now := time.Now()
-	m.recorder.frame(described(ip, p, now, Sent))
+	f := described(ip, p, now, Sent)
+	m.recorder.mu.Lock() // so that no answer is recorded before this is
+	defer m.recorder.mu.Unlock()
 	select {
 	case m.peer.in <- described(ip, p, now, Received):
+		m.recorder.locked(f)
 		return nil
 	default:
 		return fmt.Errorf("send: %d packets wait at the peer", maxWaiting)
@@ -138,6 +141,11 @@ func (r *recorder) set(f func(*Frame)) {
 func (r *recorder) frame(f *Frame) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.locked(f)
+}
+
+// locked is frame for whoever holds mu.
+func (r *recorder) locked(f *Frame) {
 	if r.to != nil {
 		r.to(f)
 	}

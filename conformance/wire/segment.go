@@ -103,29 +103,22 @@ func whole(o offload, ip []byte) [][]byte {
 	return out
 }
 
-// guessSize finds how a packet larger than the link's MTU would be cut, where the kernel does not tell: so that the first
-// segment's ICRC is right. 0: in no way.
-func guessSize(ip []byte, mtu int) int {
+// maxUDPPayload bounds what a RoCEv2 packet has behind its UDP header: headers, the largest path MTU, pad and ICRC.
+const maxUDPPayload = bth.MaxHeaderLen + 4096 + 3 + bth.ICRCLen
+
+// guessSize finds how a packet would be cut, where the kernel does not tell: so that the first segment's ICRC is right. 0: in
+// no way, or its ICRC is right as it is.
+func guessSize(ip []byte) int {
 	hdr := headerLen(ip)
-	if hdr == 0 || len(ip) <= mtu {
+	if hdr == 0 || ParseIP(ip).ICRCOK {
 		return 0
 	}
-	fits := func(n int) bool {
-		if n < bth.BTHLen+bth.ICRCLen || hdr+udpLen+n > mtu {
-			return false
-		}
-		seg := append([]byte(nil), ip[:hdr+udpLen+n]...)
+	head := hdr + udpLen
+	seg := append([]byte(nil), ip[:min(len(ip)-1, head+maxUDPPayload)]...)
+	for n := (len(seg) - head) &^ 3; n >= bth.BTHLen+bth.ICRCLen; n -= 4 {
+		seg = seg[:head+n]
 		setSegment(seg, hdr, 0, false)
-		return ParseIP(seg).ICRCOK
-	}
-	head := bth.Opcode(ip[hdr+udpLen]).Info().HeaderLen
-	for _, payload := range []int{1024, 4096, 2048, 512, 256} { // the path MTUs, the likeliest first
-		if n := head + payload + bth.ICRCLen; fits(n) {
-			return n
-		}
-	}
-	for n := mtu &^ 3; n > 0; n -= 4 {
-		if fits(n) {
+		if ParseIP(seg).ICRCOK {
 			return n
 		}
 	}

@@ -32,9 +32,6 @@ const (
 	noMACSize = 6
 )
 
-// usable are the states of a neighbour whose address holds.
-const usable = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE | netlink.NUD_PERMANENT | netlink.NUD_NOARP
-
 // checkAddrs checks what can be without the host.
 func checkAddrs(cfg Config) error {
 	local, remote := cfg.Local.Unmap(), cfg.Remote.Unmap()
@@ -165,7 +162,7 @@ func (w *way) resolve(local, remote netip.Addr) error {
 	return fmt.Errorf("nobody on %s answers for %v: the target is down, or not on this network", w.iface, w.hop)
 }
 
-// lookup asks the kernel's table of neighbours.
+// lookup asks the kernel's table of neighbours, which names a MAC address only while it holds.
 func (w *way) lookup() (bool, error) {
 	neighs, err := netlink.NeighList(w.index, family(w.hop))
 	if err != nil {
@@ -173,7 +170,7 @@ func (w *way) lookup() (bool, error) {
 	}
 	for _, n := range neighs {
 		a, ok := netip.AddrFromSlice(n.IP)
-		if ok && a.Unmap() == w.hop.WithZone("") && n.State&usable != 0 && len(n.HardwareAddr) == noMACSize {
+		if ok && a.Unmap() == w.hop.WithZone("") && len(n.HardwareAddr) == noMACSize {
 			w.mac = n.HardwareAddr
 			return true, nil
 		}

@@ -107,7 +107,7 @@ type Link interface {
 	// Receive returns the next frame from Remote or to Local that is RoCE (or ICMP), waiting until deadline at most; ok is
 	// false when none came.
 	Receive(deadline time.Time) (f *Frame, ok bool, err error)
-	// Record calls f with every frame that is sent and received from now on, in order; nil ends it.
+	// Record calls f with every frame that is sent and received from now on, in order; nil ends it. f must not call the link.
 	Record(f func(*Frame))
 	Close() error
 }
