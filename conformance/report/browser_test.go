@@ -15,7 +15,7 @@ import (
 )
 
 // browserTimeout ends a test whose browser hangs; nothing is measured by it.
-const browserTimeout = 90 * time.Second
+const browserTimeout = 5 * time.Minute
 
 // browser is a headless Chromium, driven over a pipe by the DevTools protocol.
 type browser struct {

@@ -3,7 +3,6 @@ package report
 import (
 	"bytes"
 	"fmt"
-	"image"
 	"image/png"
 	"os"
 	"path/filepath"
@@ -214,9 +213,11 @@ func looksAlive(t *testing.T, name string, data []byte) float64 {
 		t.Fatal(err)
 	}
 	colours, sum := map[[3]uint32]int{}, 0.0
-	box := img.Bounds()
-	for y := box.Min.Y; y < box.Max.Y; y++ {
-		for x := box.Min.X; x < box.Max.X; x++ {
+	const step = 3 // of the pixels in a row or column every third
+	box, area := img.Bounds(), 0
+	for y := box.Min.Y; y < box.Max.Y; y += step {
+		for x := box.Min.X; x < box.Max.X; x += step {
+			area++
 			r, g, b, _ := img.At(x, y).RGBA()
 			colours[[3]uint32{r >> 8, g >> 8, b >> 8}]++
 			sum += float64(r+g+b) / (3 * 0xffff)
@@ -226,8 +227,7 @@ func looksAlive(t *testing.T, name string, data []byte) float64 {
 	for _, n := range colours {
 		most = max(most, n)
 	}
-	area := box.Dx() * box.Dy()
-	if len(colours) < 50 || most > area*97/100 || box.Size() == (image.Point{}) {
+	if area == 0 || len(colours) < 40 || most > area*97/100 {
 		t.Errorf("%s: the screen is blank: %d colours, the commonest on %d of %d pixels", name, len(colours), most, area)
 	}
 	return sum / float64(area)
