@@ -119,14 +119,15 @@ make_link
 worst=0 results=()
 cpu=$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//') # the first that we may use
 
-addrs=(--addr "$addr4") testers=(--tester 198.18.78.2)
+addrs=(--addr "$addr4") testers=(--tester 198.18.78.2) listen=0.0.0.0:4792
 if [[ -e /proc/sys/net/ipv6 ]]; then
     addrs+=(--addr "$addr6")
     testers+=(--tester fd5c:4792::2)
+    listen=[::]:4792
 fi
 start daemon.log "$run/softroce" daemon "${addrs[@]}" --socket "$run/socket"
 await daemon.log msg=serving
-start agent.log "$run/softroce" conformance agent "${testers[@]}" --socket "$run/socket" --listen "[::]:4792"
+start agent.log "$run/softroce" conformance agent "${testers[@]}" --socket "$run/socket" --listen "$listen"
 await agent.log 'agent of'
 suite daemon-ipv4 'softroce daemon over UDP, IPv4' "$addr4" "$@"
 if [[ -e /proc/sys/net/ipv6 ]]; then suite daemon-ipv6 'softroce daemon over UDP, IPv6' "$addr6" "$@"; fi
@@ -134,7 +135,7 @@ stop_last
 stop_last
 
 if [[ -n $report ]]; then
-    start inprocess.log "$run/softroce" conformance agent "${testers[@]}" "${addrs[@]}" --listen "[::]:4792"
+    start inprocess.log "$run/softroce" conformance agent "${testers[@]}" "${addrs[@]}" --listen "$listen"
     await inprocess.log 'agent of'
     suite inprocess-ipv4 'softroce in-process, IPv4' "$addr4" "$@"
     stop_last
