@@ -202,7 +202,7 @@ type Bind struct {
 }
 
 // WC is a work completion. Status and Op are names without IBV_WC_: SUCCESS, REM_ACCESS_ERR; SEND, RECV, RECV_RDMA_WITH_IMM.
-// What follows Op, but for QPN, is there on success only.
+// On failure there are ID, Status and QPN only, as the verbs API has it.
 type WC struct {
 	ID      uint64 `json:"id"`
 	Status  string `json:"status"`
@@ -214,7 +214,7 @@ type WC struct {
 	Inv     uint32 `json:"inv,omitempty"`
 	WithImm bool   `json:"with_imm,omitempty"`
 	WithInv bool   `json:"with_inv,omitempty"`
-	GRH     bool   `json:"grh,omitempty"`
+	GRH     bool   `json:"grh,omitempty"` // of datagrams
 }
 
 // Event is an asynchronous event, its type without IBV_EVENT_: QP_ACCESS_ERR, COMM_EST. QP, CQ and SRQ are handles.

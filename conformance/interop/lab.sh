@@ -106,6 +106,7 @@ start_guest() {
         -netdev user,id=mgmt,restrict=on,net=10.78.0.0/24,hostfwd=tcp:127.0.0.1:$((2200 + n))-10.78.0.15:22,hostfwd=tcp:127.0.0.1:$((2300 + n))-10.78.0.15:5000 \
         -device virtio-net-pci,netdev=mgmt,mac=52:54:00:78:00:1"$n",romfile= \
         -virtfs local,path="$HERE/guest",mount_tag=lab,security_model=none,readonly=on \
+        -virtfs local,path="$HERE/../agent",mount_tag=agent,security_model=none,readonly=on \
         -device virtio-rng-pci -chardev file,id=con,path="$LOGS/guest$n.console" -serial chardev:con \
         </dev/null >"$LOGS/guest$n.qemu" 2>&1 6>&- 7<&-
     GUESTS[n]=$SPAWNED

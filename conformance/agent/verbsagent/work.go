@@ -189,13 +189,11 @@ func wait(r *agent.Request) time.Duration {
 
 // completion tells of a completion what is valid in it.
 func completion(wc *verbs.WC) agent.WC {
-	c := agent.WC{
-		ID: wc.WRID, QPN: uint32(wc.QPN), Status: strings.TrimPrefix(wc.Status.String(), "IBV_WC_"),
-		Op: strings.TrimPrefix(wc.Opcode.String(), "IBV_WC_"),
-	}
+	c := agent.WC{ID: wc.WRID, QPN: uint32(wc.QPN), Status: strings.TrimPrefix(wc.Status.String(), "IBV_WC_")}
 	if wc.Status != verbs.WCSuccess {
 		return c
 	}
+	c.Op = strings.TrimPrefix(wc.Opcode.String(), "IBV_WC_")
 	switch wc.Opcode {
 	case verbs.WCRecv, verbs.WCRecvRDMAWithImm, verbs.WCRDMARead, verbs.WCCompSwap, verbs.WCFetchAdd:
 		c.ByteLen = wc.ByteLen
