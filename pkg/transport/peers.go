@@ -131,6 +131,7 @@ type place struct {
 	on         *flow
 	prev, next *QP
 	need       uint32 // bytes that it waits for
+	whole      uint32 // and those to the end of its message
 	dir        direction
 	total      uint64    // of the flow, when it was looked at last
 	until      time.Time // when to look whether the flow moves at all; zero: never
@@ -144,8 +145,9 @@ type waiters struct {
 	onReady     bool
 }
 
-// wait puts the queue pair at the end of the line, when it is not in it.
-func (q *QP) wait(now time.Time, d direction, cost uint32) {
+// wait puts the queue pair at the end of the line, when it is not in it. It
+// waits for cost bytes, and would send whole bytes at once.
+func (q *QP) wait(now time.Time, d direction, cost, whole uint32) {
 	f := &q.peer.flows[d]
 	w := &q.line
 	switch s := &q.req.shares[d]; {
@@ -159,7 +161,7 @@ func (q *QP) wait(now time.Time, d direction, cost uint32) {
 		}
 		return
 	}
-	w.need = cost
+	w.need, w.whole = cost, whole
 	if w.on == f {
 		return
 	}
@@ -213,12 +215,18 @@ func (f *flow) offer() {
 }
 
 // turn is what a queue pair in line gets when its turn comes: a quantum, not the
-// first packet that there is room for, so that runs stay long.
+// first packet that there is room for, so that runs stay long. Where a little
+// more lets a message end, it gets that: a message that stops in its middle
+// costs a send and an acknowledgement more.
 func (f *flow) turn(q *QP, s *share) uint32 {
 	if s.stale > 0 || s.loose {
 		return q.line.need
 	}
-	return max(q.line.need, f.quantum())
+	n := f.quantum()
+	if w := q.line.whole; w <= 2*n && w <= f.window/4 {
+		n = max(n, w)
+	}
+	return max(q.line.need, n)
 }
 
 // serve gives the first in line its turn: a part of the window, and its place

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"math"
 	"time"
 
 	"github.com/softroce/softroce/pkg/bth"
@@ -55,8 +56,18 @@ func (q *QP) take(now time.Time, p *plan) bool {
 		q.leaveLine()
 		return true
 	}
-	q.wait(now, p.dir, p.cost)
+	q.wait(now, p.dir, p.cost, q.wholeCost(p))
 	return false
+}
+
+// wholeCost is what a SEND or a WRITE costs from a packet to its end.
+func (q *QP) wholeCost(p *plan) uint32 {
+	if answered(p.e.Opcode) {
+		return p.cost
+	}
+	n := packetsOf(p.e) - p.off
+	left := p.e.User[userLength] - uint64(p.off)*uint64(q.mtu)
+	return uint32(min(left+uint64(n)*packetCost, math.MaxUint32))
 }
 
 // giveBack returns what was taken of the windows and is not needed now.

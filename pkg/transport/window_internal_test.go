@@ -41,7 +41,7 @@ func TestFlowCounts(t *testing.T) {
 		default:
 			cost := uint32(512 + r.IntN(4096))
 			if !f.take(q, s, cost) {
-				q.wait(time.Time{}, outbound, cost)
+				q.wait(time.Time{}, outbound, cost, cost)
 				break
 			}
 			q.leaveLine()
