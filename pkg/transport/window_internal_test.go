@@ -65,3 +65,29 @@ func TestFlowCounts(t *testing.T) {
 		}
 	}
 }
+
+// TestTurnEndsMessage: whose turn comes gets what lets a message of 64 KiB end,
+// where that is not much more than a quantum and the window has room for several
+// such; else a quantum, and never less than the packet that waits.
+func TestTurnEndsMessage(t *testing.T) {
+	const packet, message = 4096 + packetCost, 16 * (4096 + packetCost)
+	for _, c := range []struct{ window, need, whole, want uint32 }{
+		{2 << 20, packet, message, message},
+		{2 << 20, packet, packet, maxQuantum},
+		{2 << 20, packet, 3 * maxQuantum, maxQuantum},
+		{256 << 10, packet, message, maxQuantum}, // a quarter of the window is the most
+		{16 << 10, packet, message, packet},
+	} {
+		p := &peer{set: NewPeers(0)}
+		f := &p.flows[outbound]
+		f.open(c.window, c.window, 2*packet)
+		f.ready = &p.set.ready
+		q := &QP{peer: p}
+		s := &q.req.shares[outbound]
+		f.join(s)
+		q.wait(time.Time{}, outbound, c.need, c.whole)
+		if got := f.turn(q, s); got != c.want {
+			t.Errorf("window %d, packet %d, message %d: a turn is %d, want %d", c.window, c.need, c.whole, got, c.want)
+		}
+	}
+}
