@@ -92,6 +92,22 @@ func TestResource(t *testing.T) {
 	}
 }
 
+// A program that listens by the connection manager has its identifier listed, and
+// no more when it has gone.
+func TestResourceOfListener(t *testing.T) {
+	d := startDaemon(t, testaddr.Take(t, 1)[0], socketIn(t))
+	i := &inspected{daemon: d}
+	srv := tool(t, "cmtime", "-b", d.addr.String(), "-p", "7654", "--socket", d.socket)
+	eventually(t, "the server listens", func() bool { return strings.Contains(srv.out.String(), "listening on") || srv.ended() })
+	ids := i.objects(t, "cm_id")
+	if len(ids) != 1 || ids[0]["state"] != "LISTEN" || ids[0]["ps"] != "TCP" || ids[0]["src-addr"] != d.addr.String()+":7654" || ids[0]["dst-addr"] != nil ||
+		ids[0]["pid"] != float64(srv.cmd.Process.Pid) {
+		t.Errorf("identifiers: got %v", ids)
+	}
+	srv.interrupt(t)
+	eventually(t, "the identifier is gone", func() bool { return len(i.objects(t, "cm_id")) == 0 })
+}
+
 // Counters grow with the traffic, and each queue pair has its own.
 func TestStat(t *testing.T) {
 	d := startInspected(t)
