@@ -197,9 +197,10 @@ func reading(t *suite.T, packets int) (p *suite.Peer, read *wire.Frame, data []b
 	return p, read, data
 }
 
-// tail takes the request for the rest of a READ, from this packet of its answer on.
+// tail takes the request for the rest of a READ, from this packet of its answer on. When the tester is slow, the READ was asked
+// for once more before.
 func tail(p *suite.Peer, read *wire.Frame, from int) *wire.Frame {
-	f := p.Repeated(bth.RCReadRequest, psnOf(read).Add(uint32(from)))
+	f := p.Resent(bth.RCReadRequest, psnOf(read).Add(uint32(from)))
 	want := read.RoCE.RETH().Fields()
 	want.VA += uint64(from * p.MTU)
 	want.Length -= uint32(from * p.MTU)

@@ -75,7 +75,7 @@ func timeoutNever(t *suite.T) {
 // timeoutAnswered loses each request once. Together that is more often than the retry counter allows for one.
 func timeoutAnswered(t *suite.T) {
 	const retries = 3
-	p := t.Connect(suite.Options{Timeout: new(13), RetryCnt: new(retries)})
+	p := t.Connect(suite.Options{Timeout: new(14), RetryCnt: new(retries)})
 	for id := range uint64(retries + 1) {
 		f := sends(p, id, 1)[0]
 		p.Resent(bth.RCSendOnly, psnOf(f))
@@ -88,7 +88,7 @@ func timeoutAnswered(t *suite.T) {
 // timeoutProgress acknowledges one packet of a message after each timeout.
 func timeoutProgress(t *suite.T) {
 	const retries = 3
-	p := t.Connect(suite.Options{Timeout: new(13), RetryCnt: new(retries)})
+	p := t.Connect(suite.Options{Timeout: new(14), RetryCnt: new(retries)})
 	p.PostSend(p.SendWR(1, "SEND", 0, (retries+2)*p.MTU))
 	frames := requested(p, bth.RCSendFirst, bth.RCSendMiddle, bth.RCSendMiddle, bth.RCSendMiddle, bth.RCSendLast)
 	last := frames[len(frames)-1]
@@ -105,7 +105,7 @@ func timeoutProgress(t *suite.T) {
 }
 
 func timeoutLostAck(t *suite.T) {
-	p := t.Connect(suite.Options{Timeout: new(13)})
+	p := t.Connect(suite.Options{Timeout: new(14)})
 	f := sends(p, 1, 1)[0]
 	again := p.Repeated(bth.RCSendOnly, psnOf(f))
 	t.Same("the duplicate's payload", f.RoCE.Payload, again.RoCE.Payload)
@@ -176,6 +176,7 @@ func timeoutAtomic(t *suite.T) {
 	p.PutAtomicAck(psnOf(f), wr.CompareAdd)
 	p.Sent(1)
 	p.Holds(64, suite.HostOrder(wr.CompareAdd))
+	p.Waiting() // repeats, when the tester was slow
 
 	began := t.Rand.Uint64()
 	p.Fill(128, suite.HostOrder(began))

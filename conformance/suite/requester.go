@@ -96,14 +96,19 @@ func (p *Peer) Fresh(op bth.Opcode) *wire.Frame {
 }
 
 func (p *Peer) passing(expected string, op bth.Opcode, psn bth.PSN) *wire.Frame {
+	passed := "nothing"
 	for end := time.Now().Add(p.T.Wait); ; {
-		f := p.NextWithin(time.Until(end), expected)
+		f := p.poll(time.Until(end))
+		if f == nil {
+			p.T.Failed(expected, fmt.Sprintf("%s within %v", passed, p.T.Wait))
+		}
 		switch got := f.RoCE.BTH().PSN(); {
 		case got == psn && f.RoCE.Opcode == op+p.class:
 			return f
 		case got == psn || !got.Before(p.TargetPSN):
 			p.T.Failed(expected, Describe(f))
 		}
+		passed = "nothing but " + Describe(f)
 	}
 }
 
