@@ -443,6 +443,68 @@ func TestStrangersAreNotReceived(t *testing.T) {
 	})
 }
 
+// A host delivers what Deliverable says and nothing else.
+func TestHostAgreesWithDeliverable(t *testing.T) {
+	for _, name := range []string{"veth4", "veth6"} {
+		t.Run(name, func(t *testing.T) {
+			p := placeNamed(t, name)
+			v6 := p.link.Local().Is6()
+			if v6 {
+				acceptNoChecksum(t, p.udp)
+			}
+			b := make([]byte, 9000)
+			for _, c := range deliveries {
+				if v6 && !c.v6 {
+					continue
+				}
+				w := write(8)
+				c.set(w)
+				if err := p.link.Send(w); err != nil {
+					t.Fatal(err)
+				}
+				next := &Packet{Roce: []byte("the next")}
+				if err := p.link.Send(next); err != nil {
+					t.Fatal(err)
+				}
+				last := payload(next, p.link)
+				want := last
+				if c.want == nil {
+					want = payload(w, p.link)
+				}
+				n, err := p.udp.Read(b)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := string(b[:n]); got != want {
+					t.Errorf("%s: the host delivered % x, want % x", c.name, got, want)
+				}
+				for string(b[:n]) != last {
+					if n, err = p.udp.Read(b); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// payload is the UDP payload of a packet that a link sends.
+func payload(p *Packet, l Link) string { return string(ParseIP(Build(p, l.Local(), l.Remote())).Roce) }
+
+// acceptNoChecksum makes a socket take IPv6 datagrams without a checksum, as RoCEv2's do.
+func acceptNoChecksum(t *testing.T, c *net.UDPConn) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var opt error
+	err = raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_RX, 1) })
+	if err := errors.Join(err, opt); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // What is not received does not even reach the link's socket.
 func TestFilterIsTheKernels(t *testing.T) {
 	places(t, func(t *testing.T, p place) {

@@ -9,48 +9,46 @@ import (
 	"github.com/softroce/softroce/pkg/bth"
 )
 
+// deliveries are packets that a host delivers, and others.
+var deliveries = []struct {
+	name string
+	set  func(*Packet)
+	want error
+	v6   bool // the same with IPv6
+}{
+	{"right", func(*Packet) {}, nil, true},
+	{"UDP sum", func(p *Packet) { p.UDPSum = SumRight }, nil, true},
+	{"wrong UDP sum", func(p *Packet) { p.UDPSum = SumWrong }, errUDPSum, true},
+	{"wrong IP sum", func(p *Packet) { p.BadIPSum = true }, errIPSum, false},
+	{"port", func(p *Packet) { p.DstPort = 4792 }, errNotPort, true},
+	{"source port alone", func(p *Packet) { p.DstPort, p.SrcPort = 4792, Port }, errNotPort, true},
+	{"options", func(p *Packet) { p.Options = []byte{1, 1, 1, 0} }, nil, false},
+	{"first fragment", func(p *Packet) { p.FragSet, p.Frag = true, 0x2000 }, bth.ErrIPFragment, false},
+	{"later fragment", func(p *Packet) { p.FragSet, p.Frag = true, 0x0010 }, bth.ErrIPFragment, false},
+	{"may be cut", func(p *Packet) { p.FragSet = true }, nil, false},
+	{"IP length more", func(p *Packet) { p.IPLen = 1 }, bth.ErrIPHeader, true},
+	{"IP length less", func(p *Packet) { p.IPLen = -1 }, bth.ErrUDPLength, true},
+	{"UDP length more", func(p *Packet) { p.UDPLen = 1 }, bth.ErrUDPLength, true},
+	{"UDP length less", func(p *Packet) { p.UDPLen = -4 }, nil, true},
+	{"UDP length less, with a checksum of that", func(p *Packet) { p.UDPLen, p.UDPSum = -4, SumRight }, nil, true},
+	{"UDP length far too small", func(p *Packet) { p.UDPLen = -44 }, bth.ErrUDPLength, true},
+	{"header length", func(p *Packet) { p.Late = func(ip []byte) { ip[0] = 0x44 } }, bth.ErrIPHeader, false},
+	{"version", func(p *Packet) { p.Late = func(ip []byte) { ip[0] = 0x55 } }, bth.ErrIPHeader, true},
+	{"wrong ICRC", func(p *Packet) { p.ICRC = func(uint32) []byte { return make([]byte, 4) } }, nil, true},
+	{"junk", func(p *Packet) { p.Roce = []byte{1} }, nil, true},
+}
+
 // A host delivers what is right, and says what is not.
 func TestDeliverable(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		set  func(*Packet)
-		want error
-		v6   bool // the same with IPv6
-	}{
-		{"right", func(*Packet) {}, nil, true},
-		{"UDP sum", func(p *Packet) { p.UDPSum = SumRight }, nil, true},
-		{"wrong UDP sum", func(p *Packet) { p.UDPSum = SumWrong }, errUDPSum, true},
-		{"wrong IP sum", func(p *Packet) { p.BadIPSum = true }, errIPSum, false},
-		{"port", func(p *Packet) { p.DstPort = 4792 }, errNotPort, true},
-		{"source port alone", func(p *Packet) { p.DstPort, p.SrcPort = 4792, Port }, errNotPort, true},
-		{"options", func(p *Packet) { p.Options = []byte{1, 1, 1, 0} }, nil, false},
-		{"first fragment", func(p *Packet) { p.FragSet, p.Frag = true, 0x2000 }, bth.ErrIPFragment, false},
-		{"later fragment", func(p *Packet) { p.FragSet, p.Frag = true, 0x0010 }, bth.ErrIPFragment, false},
-		{"may be cut", func(p *Packet) { p.FragSet = true }, nil, false},
-		{"IP length more", func(p *Packet) { p.IPLen = 1 }, bth.ErrIPHeader, true},
-		{"IP length less", func(p *Packet) { p.IPLen = -1 }, bth.ErrUDPLength, true},
-		{"UDP length more", func(p *Packet) { p.UDPLen = 1 }, bth.ErrUDPLength, true},
-		{"UDP length less", func(p *Packet) { p.UDPLen = -4 }, nil, true},
-		{"UDP length less, with a checksum of that", func(p *Packet) { p.UDPLen, p.UDPSum = -4, SumRight }, nil, true},
-		{"UDP length far too small", func(p *Packet) { p.UDPLen = -44 }, bth.ErrUDPLength, true},
-		{"header length", func(p *Packet) { p.Late = func(ip []byte) { ip[0] = 0x44 } }, bth.ErrIPHeader, false},
-		{"version", func(p *Packet) { p.Late = func(ip []byte) { ip[0] = 0x55 } }, bth.ErrIPHeader, true},
-		{"wrong ICRC", func(p *Packet) { p.ICRC = func(uint32) []byte { return make([]byte, 4) } }, nil, true},
-		{"junk", func(p *Packet) { p.Roce = []byte{1} }, nil, true},
-		{"TCP", func(p *Packet) { p.Late = func(ip []byte) { ip[6] = 6 } }, errNotPort, false},
-	} {
-		for _, addrs := range [][2]int{{4}, {6}} {
-			a := pair4
-			if addrs[0] == 6 {
-				a = pair6
-			}
-			if addrs[0] == 6 && !c.v6 || addrs[0] == 4 && c.name == "TCP" {
+	for _, c := range deliveries {
+		for _, a := range [][2]netip.Addr{pair4, pair6} {
+			if a[0].Is6() && !c.v6 {
 				continue
 			}
 			p := write(8)
 			c.set(p)
 			if got := ParseIP(Build(p, a[0], a[1])).Deliverable(); !errors.Is(got, c.want) || (got == nil) != (c.want == nil) {
-				t.Errorf("%s, IPv%d: %v, want %v", c.name, addrs[0], got, c.want)
+				t.Errorf("%s from %v: %v, want %v", c.name, a[0], got, c.want)
 			}
 		}
 	}
