@@ -123,7 +123,7 @@ addrs=(--addr "$addr4") testers=(--tester 198.18.78.2) listen=0.0.0.0:4792
 if [[ -e /proc/sys/net/ipv6 ]]; then
     addrs+=(--addr "$addr6")
     testers+=(--tester fd5c:4792::2)
-    listen=[::]:4792
+    listen="[::]:4792"
 fi
 start daemon.log "$run/softroce" daemon "${addrs[@]}" --socket "$run/socket"
 await daemon.log msg=serving
