@@ -303,7 +303,7 @@ var rules = []rule{
 	{
 		path: "conformance/cases", is: "the cases, one file a section", never: "transport, nic, a socket",
 		may:      []string{"pkg/bth", "conformance/wire", "conformance/agent", "conformance/suite"},
-		testsMay: []string{"conformance/tiny", "conformance/agent/verbsagent", "conformance/report", "pkg/adapter", "pkg/verbs", "pkg/udp4791", "internal/testaddr", "internal/testnet", netns, netlink}, unix: true,
+		testsMay: []string{"conformance/tiny", "conformance/agent/verbsagent", "conformance/report", "internal/rping", "pkg/adapter", "pkg/verbs", "pkg/udp4791", "internal/testaddr", "internal/testnet", netns, netlink}, unix: true,
 	},
 	{
 		path: "conformance/tiny", is: "for tests: a small target in memory that can be broken on purpose", never: "transport, nic, a socket",

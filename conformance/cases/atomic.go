@@ -3,6 +3,7 @@ package cases
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/softroce/softroce/conformance/agent"
 	"github.com/softroce/softroce/conformance/suite"
@@ -161,8 +162,16 @@ func flushUnsupported(t *suite.T) {
 	refused(p, flush(p, bth.FlushGlobal), bth.NAKInvalidRequest)
 }
 
+// flushable makes a queue pair and a region that allow FLUSH for global visibility, and nothing that persists.
+func flushable(t *suite.T) *suite.Peer {
+	return t.Connect(suite.Options{
+		Access:   slices.Concat(suite.AllRemote, []string{"FLUSH_GLOBAL"}),
+		MRAccess: slices.Concat([]string{"LOCAL_WRITE", "FLUSH_GLOBAL"}, suite.AllRemote),
+	})
+}
+
 func flushes(t *suite.T) {
-	p := t.Connect(suite.Options{})
+	p := flushable(t)
 	data := t.Bytes(8)
 	p.Request(p.Write(0, data))
 	p.Ack(p.PSN.Add(^uint32(0)))
@@ -173,7 +182,7 @@ func flushes(t *suite.T) {
 }
 
 func flushNotAllowed(t *suite.T) {
-	p := t.Connect(suite.Options{})
+	p := flushable(t)
 	refused(p, flush(p, bth.FlushGlobal|bth.FlushPersistent), bth.NAKInvalidRequest, bth.NAKRemoteAccess)
 }
 

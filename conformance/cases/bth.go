@@ -40,10 +40,12 @@ func dropsWith(changes ...func(*wire.Packet)) func(*suite.T) {
 	return func(t *suite.T) {
 		p := t.Connect(suite.Options{})
 		for _, change := range changes {
-			w := p.Write(0, []byte{1, 2, 3, 4, 5, 6, 7, 8})
+			w := p.Probe()
 			change(w)
 			p.Dropped(w)
-			p.Holds(0, make([]byte, 8))
+			if p.HasMemory() {
+				p.Holds(0, make([]byte, 8))
+			}
 		}
 	}
 }
@@ -53,12 +55,14 @@ func acceptsWith(changes ...func(*wire.Packet)) func(*suite.T) {
 	return func(t *suite.T) {
 		p := t.Connect(suite.Options{})
 		for _, change := range changes {
-			data := t.Bytes(8)
-			w := p.Write(0, data)
+			w := p.Probe()
 			change(w)
 			p.Request(w)
 			p.Ack(w.BTH.PSN)
-			p.Holds(0, data)
+			if p.HasMemory() {
+				p.Holds(0, w.Payload)
+				p.Fill(0, make([]byte, 8))
+			}
 		}
 	}
 }

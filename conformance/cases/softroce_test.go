@@ -18,6 +18,7 @@ import (
 	"github.com/softroce/softroce/conformance/cases"
 	"github.com/softroce/softroce/conformance/suite"
 	"github.com/softroce/softroce/conformance/wire"
+	"github.com/softroce/softroce/internal/rping"
 	"github.com/softroce/softroce/pkg/adapter"
 )
 
@@ -37,6 +38,8 @@ func TestSoftroce(t *testing.T) {
 	loopback(t)
 	t.Run("IPv4", func(t *testing.T) { against(t, "127.0.0.2", "127.0.0.3") })
 	t.Run("IPv6", func(t *testing.T) { against(t, "fd00::2", "fd00::3") })
+	t.Run("no agent, IPv4", func(t *testing.T) { withoutAgent(t, "127.0.0.2", "127.0.0.3") })
+	t.Run("no agent, IPv6", func(t *testing.T) { withoutAgent(t, "fd00::2", "fd00::3") })
 }
 
 // again runs the calling test once more, in a process of its own that is in a network namespace of its own.
@@ -76,30 +79,69 @@ func loopback(t *testing.T) {
 	}
 }
 
-func against(t *testing.T, target, tester string) {
+// stand starts an adapter and opens a link to it.
+func stand(t *testing.T, target, tester string) (*adapter.Adapter, wire.Link) {
 	remote, local := netip.MustParseAddr(target), netip.MustParseAddr(tester)
 	a, err := adapter.Start(adapter.Config{Addrs: []netip.Addr{remote}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer a.Close()
+	t.Cleanup(func() { _ = a.Close() })
 	link, err := wire.Open(wire.Config{Remote: remote, Local: local, Iface: "lo"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer link.Close()
+	t.Cleanup(func() { _ = link.Close() })
+	return a, link
+}
+
+func run(t *testing.T, link wire.Link, dial func() (suite.Agent, *agent.Hello, error)) []suite.Result {
 	cfg := suite.Config{
-		Link: link, Cases: cases.All(), Untestable: cases.NotTestable(), Seed: 1, Quiet: 20 * time.Millisecond,
-		Dial: func() (suite.Agent, *agent.Hello, error) { return open(a) },
+		Link: link, Cases: cases.All(), Untestable: cases.NotTestable(), Seed: 1, Quiet: 20 * time.Millisecond, Dial: dial,
 	}
 	if only := os.Getenv("SOFTROCE_CASES"); only != "" {
 		cfg.Only = strings.Split(only, ",")
 	}
-	results, err := suite.Run(context.Background(), cfg)
+	results, err := suite.Run(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	judge(t, results)
+	return results
+}
+
+func against(t *testing.T, target, tester string) {
+	a, link := stand(t, target, tester)
+	judge(t, run(t, link, func() (suite.Agent, *agent.Hello, error) { return open(a) }))
+}
+
+// withoutAgent runs what can be run when there is nothing but an rping -s -P on the target's side.
+func withoutAgent(t *testing.T, target, tester string) {
+	a, link := stand(t, target, tester)
+	dev, err := a.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	ready, done := make(chan netip.AddrPort, 1), make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		_, err := rping.Server(ctx, dev, rping.Config{Persistent: true, Ready: func(a netip.AddrPort) { ready <- a }})
+		done <- err
+	}()
+	defer func() {
+		cancel()
+		<-done
+	}()
+	select {
+	case at := <-ready:
+		cm := suite.NewCM(link, at.Port(), 1)
+		results := run(t, link, func() (suite.Agent, *agent.Hello, error) { return cm, cm.Hello(), nil })
+		if passed := judge(t, results); os.Getenv("SOFTROCE_CASES") == "" && passed < 20 {
+			t.Errorf("%d cases ran", passed)
+		}
+	case err := <-done:
+		t.Fatal(err)
+	}
 }
 
 // open begins a session on a device of an adapter.
@@ -122,7 +164,7 @@ var exceptions = map[string]string{
 	"UD-14":  "the kernel does not take IPv6 multicast packets from outside on its loopback device; make conformance tests it",
 }
 
-func judge(t *testing.T, results []suite.Result) {
+func judge(t *testing.T, results []suite.Result) (passed int) {
 	counts := map[suite.Outcome]int{}
 	for i := range results {
 		r := &results[i]
@@ -141,4 +183,5 @@ func judge(t *testing.T, results []suite.Result) {
 		}
 	}
 	t.Logf("passed %d, failed %d, skipped %d", counts[suite.Pass], counts[suite.Fail], counts[suite.Skip])
+	return counts[suite.Pass]
 }

@@ -111,6 +111,9 @@ func has(h *agent.Hello, feature string) bool {
 // Do asks the agent; a refusal fails the case.
 func (t *T) Do(r agent.Request) *agent.Answer {
 	a, err := t.agent.Do(r)
+	if refusal, ok := agent.Refusal(err); ok && t.manager() != nil {
+		t.Skipf("%s", refusal.Text)
+	}
 	if err != nil {
 		t.Fatalf("the agent did not do %q: %v", r.Do, err)
 	}
@@ -121,6 +124,9 @@ func (t *T) Do(r agent.Request) *agent.Answer {
 func (t *T) Try(r agent.Request) (*agent.Answer, *agent.Error) {
 	a, err := t.agent.Do(r)
 	if refusal, ok := agent.Refusal(err); ok {
+		if t.manager() != nil {
+			t.Skipf("%s", refusal.Text)
+		}
 		return nil, refusal
 	}
 	if err != nil {

@@ -119,6 +119,10 @@ func (t *T) Connect(o Options) *Peer {
 		p.class = bth.UDSendOnly - bth.RCSendOnly
 	}
 	t.peers[p.Own] = p
+	if c := t.manager(); c != nil {
+		p.connectBy(c)
+		return p
+	}
 	p.objects()
 	a := t.Do(p.qpRequest())
 	p.QP, p.QPN = a.QP, bth.QPN(a.QPN)

@@ -22,6 +22,7 @@ func (p *Peer) Packet(op bth.Opcode) *wire.Packet {
 
 // Send makes a SEND of one packet.
 func (p *Peer) Send(payload []byte) *wire.Packet {
+	p.needMemory(1)
 	w := p.Packet(bth.RCSendOnly)
 	w.Payload = payload
 	return w
@@ -29,6 +30,7 @@ func (p *Peer) Send(payload []byte) *wire.Packet {
 
 // Write makes a WRITE of one packet to an offset of the region.
 func (p *Peer) Write(off int, payload []byte) *wire.Packet {
+	p.needMemory(len(payload))
 	w := p.Packet(bth.RCWriteOnly)
 	w.RETH.VA += uint64(off)
 	w.RETH.Length = uint32(len(payload))
@@ -38,6 +40,7 @@ func (p *Peer) Write(off int, payload []byte) *wire.Packet {
 
 // Read makes a READ request for n bytes at an offset of the region.
 func (p *Peer) Read(off, n int) *wire.Packet {
+	p.needMemory(n)
 	w := p.Packet(bth.RCReadRequest)
 	w.RETH.VA += uint64(off)
 	w.RETH.Length = uint32(n)
@@ -46,6 +49,7 @@ func (p *Peer) Read(off, n int) *wire.Packet {
 
 // FetchAdd and CmpSwap make atomics on an offset of the region.
 func (p *Peer) FetchAdd(off int, add uint64) *wire.Packet {
+	p.needMemory(8)
 	w := p.Packet(bth.RCFetchAdd)
 	w.AtomicETH.VA += uint64(off)
 	w.AtomicETH.Swap = add
@@ -54,6 +58,7 @@ func (p *Peer) FetchAdd(off int, add uint64) *wire.Packet {
 
 // CmpSwap makes a compare and swap on an offset of the region.
 func (p *Peer) CmpSwap(off int, compare, swap uint64) *wire.Packet {
+	p.needMemory(8)
 	w := p.Packet(bth.RCCmpSwap)
 	w.AtomicETH.VA += uint64(off)
 	w.AtomicETH.Compare, w.AtomicETH.Swap = compare, swap
@@ -63,6 +68,7 @@ func (p *Peer) CmpSwap(off int, compare, swap uint64) *wire.Packet {
 // Message makes the packets of a SEND (only is RCSendOnly or one of its kind) or of a WRITE to an offset (RCWriteOnly or its
 // like): as many as the data needs at the path MTU, with consecutive PSNs from p.PSN and AckReq in the last one.
 func (p *Peer) Message(only bth.Opcode, off int, data []byte) []*wire.Packet {
+	p.needMemory(1)
 	n := max(1, (len(data)+p.MTU-1)/p.MTU)
 	out := make([]*wire.Packet, n)
 	for i := range out {
@@ -199,10 +205,17 @@ func (p *Peer) Alive(changes ...func(*wire.Packet)) {
 	}
 }
 
-// Dropped sends packets that the target must drop without a word, and proves it with Alive.
+// Dropped sends packets that the target must drop without a word, and proves it by a READ of no bytes at p.PSN: the very
+// next packet must answer that. Had a packet been executed in its place, an ACK would come.
 func (p *Peer) Dropped(packets ...*wire.Packet) {
 	p.Put(packets...)
-	p.Alive()
+	w := p.Read(0, 0)
+	p.Request(w)
+	expected := fmt.Sprintf("the next answer to be that to the following READ, PSN %v", w.BTH.PSN)
+	f := p.Next(expected)
+	if f.RoCE.Opcode != bth.RCReadResponseOnly || f.RoCE.BTH().PSN() != w.BTH.PSN {
+		p.T.Failed(expected, Describe(f))
+	}
 }
 
 // Dead proves that the queue pair answers nothing any more, and is in the error state.
