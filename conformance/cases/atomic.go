@@ -162,16 +162,14 @@ func flushUnsupported(t *suite.T) {
 	refused(p, flush(p, bth.FlushGlobal), bth.NAKInvalidRequest)
 }
 
-// flushable makes a queue pair and a region that allow FLUSH for global visibility, and nothing that persists.
-func flushable(t *suite.T) *suite.Peer {
-	return t.Connect(suite.Options{
-		Access:   slices.Concat(suite.AllRemote, []string{"FLUSH_GLOBAL"}),
-		MRAccess: slices.Concat([]string{"LOCAL_WRITE", "FLUSH_GLOBAL"}, suite.AllRemote),
-	})
+// flushing are the rights of a queue pair and a region that a FLUSH for global visibility needs.
+func flushing() suite.Options {
+	qp := slices.Concat(suite.AllRemote, []string{"FLUSH_GLOBAL"})
+	return suite.Options{Access: qp, MRAccess: slices.Concat(qp, []string{"LOCAL_WRITE"})}
 }
 
 func flushes(t *suite.T) {
-	p := flushable(t)
+	p := t.Connect(flushing())
 	data := t.Bytes(8)
 	p.Request(p.Write(0, data))
 	p.Ack(p.PSN.Add(^uint32(0)))
@@ -182,7 +180,16 @@ func flushes(t *suite.T) {
 }
 
 func flushNotAllowed(t *suite.T) {
-	p := flushable(t)
+	for _, o := range []func(*suite.Options){
+		func(o *suite.Options) { o.Access = nil },   // not on the queue pair
+		func(o *suite.Options) { o.MRAccess = nil }, // not on the region
+	} {
+		options := flushing()
+		o(&options)
+		p := t.Connect(options)
+		refused(p, flush(p, bth.FlushGlobal), bth.NAKInvalidRequest, bth.NAKRemoteAccess)
+	}
+	p := t.Connect(flushing())
 	refused(p, flush(p, bth.FlushGlobal|bth.FlushPersistent), bth.NAKInvalidRequest, bth.NAKRemoteAccess)
 }
 

@@ -72,13 +72,17 @@ func ucGapInSend(t *suite.T) {
 }
 
 func ucAfterGap(t *suite.T) {
-	p := uc(t, 2)
+	p := uc(t, 3)
 	p.PSN = p.PSN.Add(5)
 	nextDelivered(p, 1)
 	p.PSN = p.PSN.Add(7)
 	data := t.Bytes(2500)
 	p.Request(p.Message(bth.RCSendOnly, 0, data)...)
 	delivered(p, 2, data)
+	cut := p.Message(bth.RCSendOnly, 0, t.Bytes(3*p.MTU))
+	p.Request(cut[0])
+	p.PSN = p.PSN.Add(1)
+	nextDelivered(p, 3)
 }
 
 func ucGapInWrite(t *suite.T) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/softroce/softroce/conformance/agent"
@@ -34,12 +35,12 @@ func (t *Target) Hello() *agent.Hello {
 	return &agent.Hello{
 		Version: agent.Version, Agent: "tiny", Device: "tiny0",
 		GIDs: []agent.GID{{Index: 0, Addr: t.link.Local().String()}},
-		Features: []string{
+		Features: slices.DeleteFunc([]string{
 			agent.FeatureUC, agent.FeatureUD, agent.FeatureSRQ, agent.FeatureMW1, agent.FeatureMW2, agent.FeatureInv,
 			agent.FeatureZeroBased, agent.FeatureIova, agent.FeatureRereg, agent.FeatureMulticast, agent.FeatureQP1,
 			agent.FeatureFlush, agent.FeatureAtomicWrite, agent.FeatureEvents, agent.FeatureCounters, agent.FeatureSQD,
 			agent.FeatureEmptyRD,
-		},
+		}, func(f string) bool { return slices.Contains(t.without, f) }),
 		MaxRDAtomic: maxRDAtomic, MaxSGE: maxSGE, MaxInline: maxInline,
 	}
 }

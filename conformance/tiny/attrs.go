@@ -249,13 +249,9 @@ func (q *qp) enter(from, to string) {
 // toReset empties the queues without a completion.
 func (q *qp) toReset() {
 	old := *q
-	if q.t.broken("reset-flushes") {
-		q.flushSQ()
-		q.flushRQ()
-	}
 	q.responder, q.requester = responder{}, requester{}
 	if q.t.broken("reset-keeps-queues") {
-		q.rq = old.rq
+		q.rq = q.flushed
 	}
 	if q.t.broken("reset-keeps-msn") {
 		q.msn = old.msn
@@ -264,6 +260,11 @@ func (q *qp) toReset() {
 	q.state = "RESET"
 	q.recvCQ.forget(q.num)
 	q.sendCQ.forget(q.num)
+	if q.t.broken("reset-flushes") {
+		q.rq = q.flushed
+		q.flushRQ()
+	}
+	q.flushed = nil
 }
 
 // attrs answers a query.

@@ -12,7 +12,7 @@ func (q *qp) duplicate(p *packet) {
 	switch {
 	case t.broken("duplicate-silent"):
 		return
-	case t.broken("duplicate-nak"):
+	case t.broken("duplicate-nak"), t.broken("duplicate-in-gap-nak") && q.nakked:
 		q.nak(bth.NAKSequence, q.epsn)
 		return
 	case t.broken("duplicate-rnr") && p.Info.ConsumesRecv && !q.hasRecv():
@@ -86,7 +86,7 @@ func (q *qp) readAgain(p *packet) {
 		if t.broken("duplicate-read-from-start") {
 			psn, va, n = r.psn, r.va, uint64(r.length)
 		}
-		mem, err := q.remoteMem(h.RKey, va, n, remoteRead)
+		mem, err := q.remoteMem(r.key, va, n, remoteRead)
 		if n > 0 && err != nil {
 			return
 		}

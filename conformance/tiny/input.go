@@ -36,8 +36,8 @@ func (t *Target) frame(f *wire.Frame) {
 				return
 			}
 		}
-		if t.broken("multicast-unattached") && len(t.groups[p.dst]) == 0 {
-			for _, q := range t.qps {
+		for _, q := range t.qps {
+			if t.broken("multicast-unattached") {
 				t.deliver(q, p)
 			}
 		}
@@ -47,14 +47,11 @@ func (t *Target) frame(f *wire.Frame) {
 		return
 	}
 	q := t.byNum[num]
-	if q == nil && t.broken("qpn-low-byte") {
-		for n, o := range t.byNum {
-			if n&0xFF == num&0xFF {
-				q = o
-			}
-		}
+	if q == nil && num == bth.GSIQPN {
+		t.generalService(p)
+		return
 	}
-	if q == nil && num == 0 && t.broken("qp0-to-newest") {
+	if q == nil && (t.broken("unknown-qp-to-newest") || num == 0 && t.broken("qp0-to-newest")) {
 		q = t.newest()
 	}
 	if q == nil {

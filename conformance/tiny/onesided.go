@@ -52,6 +52,11 @@ func (q *qp) write(p *packet) {
 			q.refuse(p, bth.NAKRemoteAccess, "QP_ACCESS_ERR")
 			return
 		}
+		if t.broken("pad-delivered") {
+			if all, err := q.remoteMem(m.key, m.va+m.got, n+uint64(p.Pad), remoteWrite); err == nil {
+				mem = all
+			}
+		}
 		q.place(mem, q.delivered(p))
 	}
 	m.got += n
@@ -233,6 +238,10 @@ func (q *qp) atomicAck(psn bth.PSN, old uint64) {
 // flushRequest answers a FLUSH: prior writes are visible here as soon as they are done (Annex A19).
 func (q *qp) flushRequest(p *packet) {
 	t, r := q.t, p.h.RETH
+	if t.broken("flush-acked-without-support") {
+		q.executed(p)
+		return
+	}
 	need := access(0)
 	if p.h.FETH.PLT&bth.FlushGlobal != 0 {
 		need |= flushGlobal

@@ -29,10 +29,6 @@ func (q *qp) ack(psn bth.PSN) {
 	if t.broken("ack-as-nak") {
 		w.AETH.Syndrome = bth.NAKInvalidRequest
 	}
-	if t.broken("ack-overtakes-read") {
-		later(func() { q.out(w) }, t)
-		return
-	}
 	q.out(w)
 }
 

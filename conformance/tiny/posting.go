@@ -52,6 +52,10 @@ func (q *qp) post(wr agent.SendWR) error {
 		return err
 	}
 	w := &wqe{wr: wr}
+	if w.has("INLINE") && len(wr.Inline) == 0 && !t.broken("inline-late") { // the payload is in memory that may change
+		_ = q.gather(w)
+		w.wr.Inline, w.data = w.data, nil
+	}
 	if wr.Op == "BIND_MW" {
 		if err := q.bindKey(w); err != nil {
 			return err
@@ -104,6 +108,9 @@ func (q *qp) checkSend(w *agent.SendWR) error {
 	total := uint64(0)
 	for _, s := range w.SGEs {
 		total += uint64(s.Length)
+	}
+	if slices.Contains(w.Flags, "INLINE") && total > uint64(q.caps.Inline) {
+		return invalid("%d bytes inline, at most %d", total, q.caps.Inline)
 	}
 	if total > 1<<31 {
 		return invalid("a message of %d bytes", total)

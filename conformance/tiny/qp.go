@@ -45,6 +45,7 @@ type qp struct {
 	sqPSN       bth.PSN
 	drainNotify bool
 	drained     bool
+	flushed     []recvWR // the last receives that were flushed, for breaks about a reset
 	commEst     bool
 	peerPort    uint16 // UDP source port of the last packet from the peer
 
@@ -129,7 +130,7 @@ func (t *Target) deliver(q *qp, p *packet) {
 		t.broken("fecn-refused") && (p.h.BTH.FECN || p.h.BTH.BECN || p.h.BTH.Resv6 != 0) {
 		return
 	}
-	if class != bth.ClassUD && p.src != q.remote && !t.broken("any-source") {
+	if class != bth.ClassUD && p.src != q.remote && !t.broken("any-source") && q.state != "INIT" {
 		return
 	}
 	q.peerPort = p.sport
@@ -150,6 +151,9 @@ func (t *Target) deliver(q *qp, p *packet) {
 		if !t.broken("comm-est-missing") {
 			t.event(agent.Event{Type: "COMM_EST", QP: q.handle})
 		}
+	}
+	if q.state == "INIT" {
+		q.epsn = p.psn() // of "init-receives"
 	}
 	switch q.typ {
 	case "RC":
@@ -246,7 +250,7 @@ func (q *qp) flushRQ() {
 		}
 	}
 	rq = append(rq, q.rq...)
-	q.cur, q.rq = nil, nil
+	q.cur, q.rq, q.flushed = nil, nil, rq
 	if q.t.broken("flush-out-of-order") {
 		reverse(rq)
 	}

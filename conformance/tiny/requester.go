@@ -191,7 +191,7 @@ func (t *Target) mrKeyed(key uint32) bool { return t.byKey(key) != nil }
 
 // gather copies the payload of a SEND or WRITE.
 func (q *qp) gather(w *wqe) string {
-	if w.has("INLINE") {
+	if w.has("INLINE") && len(w.wr.Inline) > 0 {
 		w.data = w.wr.Inline
 		if q.t.broken("inline-garbled") {
 			w.data = make([]byte, len(w.data))

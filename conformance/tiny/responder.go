@@ -1,6 +1,8 @@
 package tiny
 
 import (
+	"slices"
+
 	"github.com/softroce/softroce/conformance/agent"
 	"github.com/softroce/softroce/pkg/bth"
 )
@@ -19,9 +21,6 @@ type message struct {
 func (q *qp) request(p *packet) {
 	t := q.t
 	d := p.psn().Sub(q.epsn)
-	if t.broken("psn-compared-plainly") {
-		d = int32(p.psn()) - int32(q.epsn)
-	}
 	if t.broken("psn-window-small") && (d > 1<<16 || d < -1<<16) {
 		return
 	}
@@ -52,7 +51,8 @@ func (q *qp) outOfSequence(p *packet) {
 		return
 	case t.broken("gap-silent"):
 		return
-	case q.rnr && !t.broken("nak-after-rnr"), q.nakked && !t.broken("nak-every-gap"):
+	case q.rnr && t.broken("nak-after-rnr"):
+	case q.rnr, q.nakked && !t.broken("nak-every-gap"):
 		return
 	}
 	q.nakked = true
@@ -82,10 +82,14 @@ func (q *qp) execute(p *packet) {
 		q.refuse(p, bth.NAKInvalidRequest, "QP_REQ_ERR")
 		return
 	}
+	op := info.Op
+	if q.t.broken("operations-mixed") && q.cur != nil {
+		op = q.cur.op
+	}
 	map[bth.Op]func(*packet){
 		bth.OpSend: q.send, bth.OpWrite: q.write, bth.OpReadRequest: q.read, bth.OpCmpSwap: q.atomicRequest,
 		bth.OpFetchAdd: q.atomicRequest, bth.OpFlush: q.flushRequest, bth.OpAtomicWrite: q.atomicWrite,
-	}[info.Op](p)
+	}[op](p)
 }
 
 // inSequence checks the succession of opcodes (IBTA Vol 1 §9.7.4.1.1).
@@ -112,7 +116,6 @@ func (q *qp) inSequence(p *packet) bool {
 		q.cur = nil
 		return true
 	case t.broken("operations-mixed") && !info.Position.Begins():
-		q.cur.op = info.Op
 		return true
 	}
 	return false
@@ -129,6 +132,10 @@ func (q *qp) enabled(op bth.Op, p *packet) bth.Syndrome {
 		need, name = remoteRead, "qp-read-right-ignored"
 	case op == bth.OpCmpSwap || op == bth.OpFetchAdd:
 		need, name = remoteAtomic, "qp-atomic-right-ignored"
+	case op == bth.OpFlush && t.broken("flush-acked-without-support"):
+		return 0
+	case op == bth.OpFlush && slices.Contains(t.without, agent.FeatureFlush):
+		return bth.NAKInvalidRequest
 	case op == bth.OpFlush:
 		if p.h.FETH.PLT&bth.FlushGlobal != 0 {
 			need |= flushGlobal

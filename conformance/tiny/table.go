@@ -24,7 +24,7 @@ ttl-checked | drops packets whose TTL is not 64 | FRM-18
 v6-flow-label-checked | drops packets with a flow label | FRM-19
 
 tver-ignored | ignores the transport version | BTH-01
-qpn-low-byte | looks at the low byte of the destination queue pair only | BTH-02
+unknown-qp-to-newest | gives packets for unknown queue pairs to another | BTH-02
 unknown-qp-nak | answers NAK for unknown queue pairs | BTH-02
 qp0-to-newest | gives packets for queue pair 0 to another | BTH-03
 wrong-class-nak | answers NAK to packets of another transport service | BTH-04
@@ -146,7 +146,6 @@ no-resources-served | serves a READ with max_dest_rd_atomic 0 | RDR-14
 read-answered-late | answers a READ after later requests | RDR-16
 read-leaks | sends bytes before it refuses a READ | RDR-18
 bounds-ignored | ignores the end of a region | RDR-18 WRT-11 WRT-12
-ack-overtakes-read | acknowledges late | SND-20
 read-needs-ackreq | answers a READ only when it asks for an ACK | RDR-19
 
 atomic-cell-big-endian | stores atomics in the wrong byte order | ATM-01
@@ -170,15 +169,16 @@ forgotten-atomic-answered | answers a duplicate atomic that it has forgotten | A
 qp-flush-right-ignored | lets a FLUSH through a queue pair without the right | ATM-16
 flush-rights-ignored | lets a FLUSH to a region without the right | ATM-16
 flush-plain-ack | answers a FLUSH with an ACK | ATM-15
+flush-acked-without-support | acknowledges a FLUSH, which it says it does not have | ATM-14
 atomic-write-swapped | swaps the bytes of an ATOMIC WRITE | ATM-17
 atomic-write-unaligned | executes a misaligned ATOMIC WRITE | ATM-18
 
 gap-executed | executes a packet behind a gap | PSN-01
 gap-silent | says nothing about a gap | PSN-01
 nak-psn-of-packet | sends the PSN of the packet in a NAK for a gap | PSN-01
-nak-every-gap | sends a NAK for each packet behind a gap | PSN-02 PSN-05
+nak-every-gap | sends a NAK for each packet behind a gap | PSN-02
+duplicate-in-gap-nak | sends a NAK for a duplicate within a gap | PSN-05
 nak-never-again | sends one NAK for all gaps | PSN-04
-psn-compared-plainly | compares PSNs as numbers | PSN-08
 psn-window-small | takes notice of 2^16 PSNs only | PSN-06 PSN-07
 psn-window-inverted | mistakes far ahead for far behind | PSN-06 PSN-07
 psn-does-not-wrap | follows 0xFFFFFF with 1 | PSN-08
@@ -224,6 +224,7 @@ solicited-missing | never sets SE | REQ-05
 solicited-on-write | sets SE for a WRITE | REQ-06
 rd-atomic-ignored | sends READs without a limit | REQ-07 REQ-08
 fence-ignored | ignores the fence | REQ-09
+inline-late | takes inline data when it sends | REQ-12
 inline-garbled | sends zeroes for inline data | REQ-12
 immediate-sent-swapped | sends immediate data in the wrong byte order | REQ-13
 post-in-any-state | takes requests in any state | REQ-14
@@ -284,10 +285,9 @@ read-resent-new-psn | asks for a READ again with another PSN | TMO-09
 atomic-resent-changed | changes an atomic that it sends again | TMO-10
 
 uc-acks | acknowledges on an unreliable connection | UC-02
-uc-gap-ignored | ignores gaps on an unreliable connection | UC-03
+uc-gap-ignored | ignores gaps on an unreliable connection | UC-03 UC-06
 uc-gap-consumes | completes the receive of a message that was cut | UC-03
 uc-gap-loses-next | loses the message behind a cut one | UC-04
-uc-middle-accepted | begins a message with a Middle on an unreliable connection | UC-06
 uc-cut-loses-both | loses an Only that cuts a message | UC-07
 uc-no-recv-kills | goes to ERR without a receive on an unreliable connection | UC-08
 uc-error-kills | goes to ERR for a bad request on an unreliable connection | UC-09
@@ -311,6 +311,7 @@ ud-controlled-qkey-sent | sends a controlled Q_Key | UD-12
 multicast-one-copy | gives a multicast datagram to one queue pair | UD-14
 multicast-unattached | gives a multicast datagram to everyone | UD-15
 ud-source-checked | takes datagrams from one address only | UD-16
+gsi-any-qkey | takes any Q_Key at queue pair 1 | UD-17
 ud-acks | acknowledges datagrams | UD-18
 
 init-receives | takes requests in INIT | QPS-01

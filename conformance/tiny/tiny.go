@@ -20,7 +20,9 @@ import (
 type Target struct {
 	link wire.Link
 	m    Mutation
-	done chan struct{} // closed when the goroutine that receives has ended
+	// without are the features that the target does not have.
+	without []string
+	done    chan struct{} // closed when the goroutine that receives has ended
 
 	mu      sync.Mutex
 	closed  bool
@@ -44,9 +46,13 @@ type Target struct {
 	floods  int
 }
 
-// New starts a target on its end of a link, correct but for m. The zero Mutation breaks nothing.
-func New(link wire.Link, m Mutation) *Target {
-	t := &Target{link: link, m: m, done: make(chan struct{}), changed: make(chan struct{}), qpns: 0x10}
+// New starts a target on its end of a link, correct but for m, and without some features (agent.Feature...). The zero
+// Mutation breaks nothing.
+func New(link wire.Link, m Mutation, without ...string) *Target {
+	if m == "flush-acked-without-support" {
+		without = append(without, agent.FeatureFlush)
+	}
+	t := &Target{link: link, m: m, without: without, done: make(chan struct{}), changed: make(chan struct{}), qpns: 0x10}
 	t.timer = time.AfterFunc(time.Hour, t.tick)
 	t.reset()
 	go t.receive()

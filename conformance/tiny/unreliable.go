@@ -34,11 +34,8 @@ func (q *qp) ucRequest(p *packet) {
 		}
 		q.resync = false
 	} else if q.resync || q.cur == nil || q.cur.op != info.Op {
-		if !t.broken("uc-middle-accepted") || info.Op != bth.OpSend || !q.hasRecv() {
-			q.ucAbandon()
-			return
-		}
-		q.cur = &message{op: info.Op}
+		q.ucAbandon()
+		return
 	}
 	if !q.ucExecute(p) {
 		q.ucAbandon()
