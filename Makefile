@@ -141,7 +141,7 @@ soak: ## random worlds of the protocol engine for SECONDS=600 (SEED=n SEEDS=n AD
 conformance: ## the conformance suite against softroce on UDP, in two namespaces (root)
 	@GO='$(GO)' conformance/run.sh $(CONFORMANCEFLAGS)
 
-conformance-report: ## the same and inside of a process, as one page: bin/conformance/report.html (root)
+conformance-report: ## the same, and one page of it and of committed results: bin/conformance/report.html (root)
 	@GO='$(GO)' conformance/run.sh -r $(CONFORMANCEFLAGS)
 
 interop: ## the lab: kernel rdma_rxe in a QEMU guest against softroce (root; installs Debian packages)

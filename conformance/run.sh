@@ -1,11 +1,11 @@
 #!/bin/bash
 # The conformance suite against softroce: two network namespaces joined by a veth pair, the daemon and the agent in one,
-# the tester in the other. The results land in DIR (bin/conformance) as JSON and JUnit's XML.
+# the tester in the other; then an adapter inside of the agent's own process. The results land in DIR (bin/conformance) as
+# JSON and JUnit's XML.
 #
 #   run.sh [-r] [-o DIR] [FLAGS OF softroce conformance run...]
 #
-# -r runs softroce inside of the agent's own process, too, and writes DIR/report.html of all results and of the
-# committed ones, conformance/results/*.json.
+# -r writes DIR/report.html, too, of these results and of the committed ones, conformance/results/*.json.
 # The status is 0 when every run's is 0: each must passes that conformance/exceptions/udp.txt does not name.
 set -euo pipefail
 
@@ -134,11 +134,12 @@ if [[ -e /proc/sys/net/ipv6 ]]; then suite daemon-ipv6 'softroce daemon over UDP
 stop_last
 stop_last
 
+start inprocess.log "$run/softroce" conformance agent "${testers[@]}" "${addrs[@]}" --listen "$listen"
+await inprocess.log 'agent of'
+suite inprocess-ipv4 'softroce in-process, IPv4' "$addr4" "$@"
+stop_last
+
 if [[ -n $report ]]; then
-    start inprocess.log "$run/softroce" conformance agent "${testers[@]}" "${addrs[@]}" --listen "$listen"
-    await inprocess.log 'agent of'
-    suite inprocess-ipv4 'softroce in-process, IPv4' "$addr4" "$@"
-    stop_last
     for file in "$top"/conformance/results/*.json; do
         if [[ -e $file ]]; then results+=("$file"); fi
     done

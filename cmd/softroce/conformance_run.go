@@ -23,6 +23,7 @@ import (
 // conformanceFlags are the settings of a run as given.
 type conformanceFlags struct {
 	target, agent, token string
+	cm                   uint16
 	local, iface         string
 	name                 string
 	only, level          string
@@ -39,7 +40,8 @@ func newConformanceRunCmd() *cobra.Command {
 		Use:   "run --target HOST [flags]",
 		Short: "Run the cases against a target",
 		Long: `run tests the RoCEv2 endpoint at HOST, with the help of the agent there. It sends from an address of this host at
-which no RoCEv2 adapter serves; it needs root, or CAP_NET_RAW.
+which no RoCEv2 adapter serves; it needs root, or CAP_NET_RAW. With --cm no agent is needed, and fewer cases can be
+run: those that have enough with a connection to something that listens, as rping -s -P does on port 7174.
 
 It prints a tree of the cases by section: a tick for what passed, a dash for what was skipped, a cross for what failed,
 with what was expected, what came, and the packets. --json, --junit and --html write the same to files; "-" is standard
@@ -51,6 +53,7 @@ The status is 0 when no must failed, 1 when one did that is no exception, or whe
 and 2 when the run could not be made.`,
 		Example: `  softroce conformance run --target 192.0.2.1
   softroce conformance run --target 192.0.2.1 --only RDR,ATM-03 --pcap .
+  softroce conformance run --target 192.0.2.1 --cm 7174
   softroce conformance run --target fe80::1%eth1 --level must --json result.json --html result.html`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -61,6 +64,7 @@ and 2 when the run could not be made.`,
 	fl.StringVar(&f.target, "target", "", "address or name of the endpoint to test")
 	fl.StringVar(&f.agent, "agent", "", "HOST or HOST:PORT of the agent (default: the target, port 4792)")
 	fl.StringVar(&f.token, "token", "", "the word that the agent was started with")
+	fl.Uint16Var(&f.cm, "cm", 0, "do without an agent: connect to this port by the connection manager, to an rping -s -P for instance")
 	fl.StringVar(&f.local, "local", "", "address to send from (default: the host's choice)")
 	fl.StringVar(&f.iface, "iface", "", "interface to send from (default: the one of the route to the target)")
 	fl.StringVar(&f.name, "name", "", "what reports call the target (default: its device and address)")
@@ -81,6 +85,9 @@ and 2 when the run could not be made.`,
 // runConformance makes a run. What keeps it from being made has the status exitUsage.
 func runConformance(ctx context.Context, f *conformanceFlags, stdout, stderr io.Writer) error {
 	cfg, err := f.config()
+	if err == nil && f.cm != 0 && (f.agent != "" || f.token != "") {
+		err = errors.New("--cm: there is no agent then, and no --agent or --token")
+	}
 	if err != nil {
 		return &exitError{exitUsage, fmt.Errorf("conformance: %w", err)}
 	}
@@ -104,7 +111,10 @@ func runConformance(ctx context.Context, f *conformanceFlags, stdout, stderr io.
 	}
 	defer func() { _ = link.Close() }() // nothing depends on it any more
 	cfg.Link = link
-	cfg.Dial = f.dialer(ctx, target, link.Local())
+	if cfg.Dial = f.dialer(ctx, target, link.Local()); f.cm != 0 {
+		cm := suite.NewCM(link, f.cm, f.seed)
+		cfg.Dial = func() (suite.Agent, *agent.Hello, error) { return cm, cm.Hello(), nil }
+	}
 	s := &conformanceRun{flags: f, exceptions: ex, target: target, stdout: stdout, stderr: stderr}
 	return s.run(ctx, cfg)
 }

@@ -104,6 +104,7 @@ func TestConformanceRefuses(t *testing.T) {
 		{"run --target 192.0.2.1 --exceptions " + bad, "FRM-04 has no reason"},
 		{"report --out " + dir + "/x " + bad, "read results"},
 		{"report " + bad, "out"},
+		{"agent --tester 192.0.2.1 --addr x", "--addr"},
 	} {
 		out, code := conformanceCommand(t, strings.Fields(c.args)...)
 		if code != exitUsage || !strings.Contains(out, c.want) {
