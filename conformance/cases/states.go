@@ -235,9 +235,9 @@ func staleConnection(t *suite.T) {
 	p.PostRecvs(2)
 	for _, w := range old {
 		p.Put(w)
-		if f := p.NextOrNone(); f != nil {
-			t.Notef("answered with %v", f.RoCE.AETH().Syndrome())
-		}
+	}
+	for _, f := range p.Meanwhile() {
+		t.Notef("answered with %s", suite.Describe(f))
 	}
 	p.Holds(0, make([]byte, 8))
 	p.NothingReceived()

@@ -45,12 +45,15 @@ func (t *Target) Hello() *agent.Hello {
 	}
 }
 
-// Do does what the tester asks for. Every error is an *[agent.Error].
+// Do does what the tester asks for. Every error is an *[agent.Error], unless that is what is broken.
 func (t *Target) Do(r agent.Request) (*agent.Answer, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return nil, &agent.Error{Do: r.Do, Text: "the target is closed"}
+	}
+	if t.floods++; t.broken("agent-gone") && t.floods%20 == 0 {
+		return nil, errors.New("the connection is lost")
 	}
 	a := &agent.Answer{}
 	err := t.do(&r, a)

@@ -192,6 +192,9 @@ func set[T any](dst *T, src *T) {
 // apply stores the attributes.
 func (q *qp) apply(a *agent.Attrs) {
 	set(&q.mtu, a.PathMTU)
+	if q.t.broken("mtu-1024-only") {
+		q.mtu = 1024
+	}
 	set(&q.qkey, a.QKey)
 	set(&q.timeout, a.Timeout)
 	set(&q.retryCnt, a.RetryCnt)
@@ -249,6 +252,7 @@ func (q *qp) enter(from, to string) {
 // toReset empties the queues without a completion.
 func (q *qp) toReset() {
 	old := *q
+	q.oldPSN = q.epsn
 	q.responder, q.requester = responder{}, requester{}
 	if q.t.broken("reset-keeps-queues") {
 		q.rq = q.flushed

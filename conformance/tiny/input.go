@@ -24,6 +24,9 @@ func (t *Target) frame(f *wire.Frame) {
 	if t.broken("dead-wire") {
 		return
 	}
+	if t.broken("ethernet-pad-refused") && len(f.Pad) > 0 || t.broken("tag-refused") && f.Tagged {
+		return
+	}
 	p, ok := t.parse(f.IP)
 	if !ok || t.flood(p) {
 		return
@@ -47,6 +50,13 @@ func (t *Target) frame(f *wire.Frame) {
 		return
 	}
 	q := t.byNum[num]
+	if t.broken("qpn-low-byte") {
+		for _, o := range t.qps {
+			if o.num&0xFF == num&0xFF && o.handle > q.handle {
+				q = o
+			}
+		}
+	}
 	if q == nil && num == bth.GSIQPN {
 		t.generalService(p)
 		return
@@ -87,6 +97,11 @@ func (t *Target) parse(ip []byte) (*packet, bool) {
 		if t.broken("dies-of-bad-packets") {
 			t.killAll()
 		}
+		if b := p.BTH(); b != nil && t.broken("uc-reserved-nak") && b.Opcode().Class() == bth.ClassUC {
+			if q := t.byNum[b.DestQP()]; q != nil && q.remote.IsValid() {
+				q.nak(bth.NAKInvalidRequest, b.PSN())
+			}
+		}
 		return nil, false
 	}
 	p.h = p.Headers()
@@ -115,6 +130,9 @@ func (t *Target) network(ip []byte, p *packet) ([]byte, bool) {
 	var udp []byte
 	switch ip[0] >> 4 {
 	case 4:
+		if t.broken("options-kill") && ip[0] != 0x45 {
+			t.killAll()
+		}
 		if ip[0] != 0x45 || ip[9] != 17 || !t.fragmentOK(ip) {
 			return nil, false
 		}
@@ -205,6 +223,10 @@ func (t *Target) mangleInput(roce []byte) []byte {
 	case t.broken("reserved-opcode-send") && !bth.Opcode(roce[0]).Info().Defined:
 		b := c()
 		b[0] = byte(bth.RCSendOnly)
+		return marked(b)
+	case t.broken("ud-first-accepted") && roce[0] == 0x60:
+		b := c()
+		b[0] = byte(bth.UDSendOnly)
 		return marked(b)
 	case t.broken("cnp-takes-psn") && bth.Opcode(roce[0]) == bth.CNP:
 		if q := t.byNum[bth.BTH(roce).DestQP()]; q != nil {

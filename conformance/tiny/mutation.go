@@ -10,6 +10,8 @@ type Broken struct {
 	Name Mutation
 	What string   // what the target does
 	IDs  []string // statements that it must turn red, the one that says it best first; none for a general one
+	// AtLeast is how many cases a general one must turn red.
+	AtLeast int
 }
 
 // V6 reports whether the mutation shows over IPv6 only.
@@ -31,11 +33,13 @@ func Mutations() []Broken {
 
 // general are the mutations that say nothing in particular.
 var general = []Broken{
-	{Name: "dead-wire", What: "takes nothing from the wire"},
-	{Name: "flood", What: "answers each packet with hundreds of ACKs"},
-	{Name: "agent-yes", What: "its agent says yes to everything"},
-	{Name: "no-completions", What: "never completes anything"},
-	{Name: "no-async-events", What: "never raises an asynchronous event"},
-	{Name: "ack-as-nak", What: "answers NAK where an ACK is due"},
-	{Name: "nak-silent", What: "never sends a NAK"},
+	{Name: "dead-wire", What: "takes nothing from the wire", AtLeast: 200},
+	{Name: "flood", What: "answers each packet with hundreds of ACKs", AtLeast: 100},
+	{Name: "junk", What: "answers each packet with random bytes", AtLeast: 100},
+	{Name: "agent-yes", What: "its agent says yes to everything", AtLeast: 5},
+	{Name: "agent-gone", What: "its agent answers nothing after some requests", AtLeast: 50},
+	{Name: "no-completions", What: "never completes anything", AtLeast: 50},
+	{Name: "no-async-events", What: "never raises an asynchronous event", AtLeast: 5},
+	{Name: "ack-as-nak", What: "answers NAK where an ACK is due", AtLeast: 100},
+	{Name: "nak-silent", What: "never sends a NAK", AtLeast: 50},
 }

@@ -2,6 +2,7 @@ package tiny
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/softroce/softroce/conformance/agent"
 	"github.com/softroce/softroce/pkg/bth"
@@ -200,6 +201,10 @@ func (q *qp) atomicRequest(p *packet) {
 		q.refuse(p, bth.NAKRemoteAccess, "QP_ACCESS_ERR")
 		return
 	}
+	if t.broken("atomic-lost") && t.lastAtomic != q {
+		cell = slices.Clone(cell)
+	}
+	t.lastAtomic = q
 	old := t.atomic(cell, p.Info.Op == bth.OpCmpSwap, a.Compare, a.Swap)
 	q.remember(replay{op: p.Info.Op, psn: p.psn(), n: 1, va: a.VA, key: a.RKey, swap: a.Swap, cmp: a.Compare, old: old})
 	q.epsn = q.epsn.Add(1)

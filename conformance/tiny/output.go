@@ -2,6 +2,7 @@ package tiny
 
 import (
 	"encoding/binary"
+	"math/rand/v2"
 
 	"github.com/softroce/softroce/conformance/wire"
 	"github.com/softroce/softroce/pkg/bth"
@@ -113,6 +114,9 @@ func (q *qp) out(w *wire.Packet) {
 // flood answers a packet with very many others.
 func (t *Target) flood(p *packet) bool {
 	q := t.byNum[p.h.BTH.DestQP]
+	if t.broken("junk") {
+		t.junk(p)
+	}
 	if !t.broken("flood") || q == nil {
 		return false
 	}
@@ -120,6 +124,21 @@ func (t *Target) flood(p *packet) bool {
 		q.ack(p.psn().Add(uint32(i) * 7))
 	}
 	return true
+}
+
+// junk sends random bytes, some of which look like a packet to the peer.
+func (t *Target) junk(p *packet) {
+	r := rand.New(rand.NewPCG(uint64(p.psn()), 1))
+	for n := range 20 {
+		roce := make([]byte, 7*n+r.IntN(5))
+		for i := range roce {
+			roce[i] = byte(r.Uint32())
+		}
+		if q := t.byNum[p.h.BTH.DestQP]; q != nil && n > 5 {
+			roce = append((&bth.BTHFields{Opcode: bth.Opcode(r.IntN(32)), PKey: bth.DefaultPKey, DestQP: q.dest}).Append(nil), roce...)
+		}
+		_ = t.link.Send(&wire.Packet{Roce: roce})
+	}
 }
 
 // stray answers a packet for a queue pair that is not there.

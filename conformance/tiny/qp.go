@@ -45,6 +45,7 @@ type qp struct {
 	sqPSN       bth.PSN
 	drainNotify bool
 	drained     bool
+	oldPSN      bth.PSN  // that was expected before a reset, for a break
 	flushed     []recvWR // the last receives that were flushed, for breaks about a reset
 	commEst     bool
 	peerPort    uint16 // UDP source port of the last packet from the peer
@@ -84,7 +85,7 @@ type requester struct {
 func (q *qp) receivesRequests() bool {
 	switch q.state {
 	case "RTR", "RTS", "SQD", "SQE":
-		return true
+		return !(q.t.broken("sqd-deaf") && q.state == "SQD")
 	case "INIT":
 		return q.t.broken("init-receives")
 	}
@@ -95,8 +96,11 @@ func (q *qp) takesResponses() bool { return q.state == "RTS" || q.state == "SQD"
 
 // startResponder and startRequester make the state of a direction new, from the attributes.
 func (q *qp) startResponder() {
-	msn := q.msn
+	msn, epsn := q.msn, q.oldPSN
 	q.responder = responder{rq: q.rq, epsn: q.rqPSN}
+	if q.t.broken("reset-keeps-psn") && epsn != 0 {
+		q.epsn = epsn
+	}
 	if q.t.broken("reset-keeps-msn") {
 		q.msn = msn
 	}
@@ -113,7 +117,7 @@ func (t *Target) deliver(q *qp, p *packet) {
 	info := p.Info
 	class := map[string]bth.Class{"RC": bth.ClassRC, "UC": bth.ClassUC, "UD": bth.ClassUD, "GSI": bth.ClassUD}[q.typ]
 	if info.Op == bth.OpCNP {
-		if t.broken("cnp-kills") {
+		if t.broken("cnp-kills") || t.broken("odd-cnp-kills") && p.h.CNPReserved != (bth.CNPReserved{}) {
 			q.toError()
 		}
 		return

@@ -61,7 +61,7 @@ func (q *qp) step() bool {
 		if w == nil {
 			return false
 		}
-		if q.cursor.Sub(q.una) >= burst {
+		if q.cursor.Sub(q.una) >= burst && !q.t.broken("window-endless") {
 			return false
 		}
 		q.transmit(w)
@@ -123,6 +123,18 @@ func (q *qp) start(w *wqe) bool {
 		return false
 	}
 	switch {
+	case w.length > 1<<31:
+		w.done = true
+		q.finish()
+		return true
+	case w.wr.Op == "BIND_MW" && t.broken("bind-late"):
+		w.done = true
+		win, key := t.mws[w.wr.MW], t.mws[w.wr.MW].key
+		right := win.key
+		win.key = ^key
+		later(func() { win.key = right }, t)
+		q.finish()
+		return true
 	case w.wr.Op == "BIND_MW" || w.wr.Op == "LOCAL_INV":
 		w.done = true
 		q.finish()
@@ -134,6 +146,9 @@ func (q *qp) start(w *wqe) bool {
 	}
 	w.n = q.sendPackets(w)
 	q.next = q.next.Add(w.n)
+	if t.broken("psn-spaces-shared") {
+		q.epsn = q.epsn.Add(w.n)
+	}
 	if t.broken("request-psn-skips") {
 		q.next = q.next.Add(1)
 		w.n++
@@ -182,6 +197,10 @@ func (q *qp) prepare(w *wqe) string {
 		}
 		return ""
 	case "FLUSH":
+		return ""
+	}
+	if len(w.wr.SGEs) == 1 && w.wr.SGEs[0].Length > 1<<31 {
+		w.length = w.wr.SGEs[0].Length
 		return ""
 	}
 	return q.gather(w)

@@ -32,6 +32,7 @@ func (q *qp) request(p *packet) {
 		q.outOfSequence(p)
 	case d < 0:
 		q.duplicate(p)
+	case t.broken("nak-then-deaf") && q.nakked:
 	default:
 		q.rnr = false
 		if !t.broken("nak-never-again") {
@@ -66,7 +67,7 @@ func (q *qp) outOfSequence(p *packet) {
 // execute takes the expected packet through the checks, in the order of the specification (transport §4.1).
 func (q *qp) execute(p *packet) {
 	info := p.Info
-	if !q.inSequence(p) {
+	if !q.inSequence(p) || q.t.broken("last-invalidate-refused") && p.Opcode == bth.RCSendLastInvalidate {
 		q.refuse(p, bth.NAKInvalidRequest, "QP_REQ_ERR")
 		return
 	}
@@ -74,7 +75,18 @@ func (q *qp) execute(p *packet) {
 		q.refuse(p, s, "QP_REQ_ERR")
 		return
 	}
+	if q.dropsHere(p) {
+		return
+	}
 	if info.ConsumesRecv && !q.hasRecv() {
+		if q.t.broken("write-imm-without-recv") && info.Op == bth.OpWrite {
+			q.executed(p)
+			return
+		}
+		q.receiverNotReady(p)
+		return
+	}
+	if q.t.broken("write-needs-recv") && info.Op == bth.OpWrite && !q.hasRecv() {
 		q.receiverNotReady(p)
 		return
 	}
@@ -90,6 +102,20 @@ func (q *qp) execute(p *packet) {
 		bth.OpSend: q.send, bth.OpWrite: q.write, bth.OpReadRequest: q.read, bth.OpCmpSwap: q.atomicRequest,
 		bth.OpFetchAdd: q.atomicRequest, bth.OpFlush: q.flushRequest, bth.OpAtomicWrite: q.atomicWrite,
 	}[op](p)
+}
+
+// dropsHere holds the breaks that drop a good request.
+func (q *qp) dropsHere(p *packet) bool {
+	t := q.t
+	switch {
+	case t.broken("unasked-not-executed"):
+		return !p.h.BTH.AckReq && p.Info.Position == bth.Only
+	case t.broken("srq-silent"):
+		return q.srq != nil && p.Info.ConsumesRecv && !q.hasRecv()
+	case t.broken("reads-many-dropped"):
+		return p.Info.Op == bth.OpReadRequest && len(q.ring) == q.maxDest
+	}
+	return false
 }
 
 // inSequence checks the succession of opcodes (IBTA Vol 1 §9.7.4.1.1).

@@ -44,6 +44,8 @@ type Target struct {
 	events  []agent.Event
 	counts  map[string]uint64
 	floods  int
+	// lastAtomic is the queue pair that executed the last atomic, for a break.
+	lastAtomic *qp
 }
 
 // New starts a target on its end of a link, correct but for m, and without some features (agent.Feature...). The zero

@@ -11,12 +11,15 @@ import (
 // ucRequest takes a packet of an unreliable connection (IBTA Vol 1 §9.8.2).
 func (q *qp) ucRequest(p *packet) {
 	t, info := q.t, p.Info
-	if t.broken("uc-acks") && p.h.BTH.AckReq {
+	if t.broken("uc-acks") && p.h.BTH.AckReq || t.broken("uc-acks-unasked") && !p.h.BTH.AckReq {
 		defer q.ack(p.psn())
 	}
 	gap := p.psn() != q.epsn
 	if gap && !info.Position.Begins() && !t.broken("uc-gap-ignored") {
 		q.ucAbandon()
+		if t.broken("uc-gap-completes-write") && p.Has(bth.HasImmDt) && info.Op == bth.OpWrite && q.hasRecv() {
+			q.writeImmediate(p, &message{})
+		}
 		return
 	}
 	if gap && q.cur != nil && t.broken("uc-gap-loses-next") {
@@ -161,6 +164,10 @@ func (q *qp) datagram(p *packet) {
 		q.out(w)
 	}
 	r := q.takeRecv()
+	if r.capacity() < uint64(40+n) && t.broken("ud-overrun-kills") {
+		q.toError()
+		return
+	}
 	if r.capacity() < uint64(40+n) && !t.broken("ud-overrun") {
 		q.recvCQ.push(agent.WC{ID: r.ID, Status: "LOC_LEN_ERR", QPN: uint32(q.num)}, true)
 		return
