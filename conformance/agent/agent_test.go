@@ -300,13 +300,18 @@ func TestBadAgents(t *testing.T) {
 		{"no agent", "{}\n", "", "no agent"},
 		{"HTTP", "HTTP/1.1 400 Bad Request\n", "", `not one: no JSON object in "HTTP/1.1`},
 		{"null", hello, "null\n", "no JSON object"},
-		{"cut", hello, `{"wcs":[`, "its answer is not one"},
+		{"cut", hello, `{"wcs":[`, "in the middle of a line"},
+		{"half", hello, `{"wcs":[` + "\n", "its answer is not one"},
 		{"silent", hello, "silence", "did not answer for"},
 		{"floods", hello, strings.Repeat("x", MaxLine+1), "a line of more than"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			addr := badAgent(t, tt.hello, tt.then)
-			c, err := Dial(t.Context(), addr, ClientConfig{Timeout: 200 * time.Millisecond})
+			cfg := ClientConfig{Timeout: patience}
+			if tt.then == "silence" {
+				cfg.Timeout = 200 * time.Millisecond
+			}
+			c, err := Dial(t.Context(), addr, cfg)
 			if err == nil {
 				defer c.Close()
 				if _, err = c.Do(Request{Do: DoReset}); err == nil {

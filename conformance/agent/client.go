@@ -30,7 +30,7 @@ type Client struct {
 
 	mu    sync.Mutex
 	conn  net.Conn
-	lines lines
+	lines *lines
 	dead  error // why nothing can be asked any more
 }
 

@@ -21,26 +21,32 @@ const (
 var errLong = fmt.Errorf("a line of more than %d bytes", MaxLine)
 
 // lines reads lines of at most MaxLine bytes.
-type lines struct{ s *bufio.Scanner }
-
-func newLines(r io.Reader) lines {
-	s := bufio.NewScanner(r)
-	s.Buffer(make([]byte, 4096), MaxLine)
-	return lines{s}
+type lines struct {
+	r    *bufio.Reader
+	line []byte
 }
 
-// next returns a line, which is good until the next call. io.EOF: the peer closed the connection.
-func (l lines) next() ([]byte, error) {
-	if l.s.Scan() {
-		return l.s.Bytes(), nil
+func newLines(r io.Reader) *lines { return &lines{r: bufio.NewReader(r)} }
+
+// next returns a line without its end, which is good until the next call. io.EOF: the peer closed the connection; what it had
+// begun to say is no line.
+func (l *lines) next() ([]byte, error) {
+	l.line = l.line[:0]
+	for {
+		piece, err := l.r.ReadSlice('\n')
+		if len(l.line)+len(piece) > MaxLine {
+			return nil, errLong
+		}
+		l.line = append(l.line, piece...)
+		switch {
+		case err == nil:
+			return bytes.TrimSuffix(l.line[:len(l.line)-1], []byte("\r")), nil
+		case errors.Is(err, io.EOF) && len(l.line) > 0:
+			return nil, fmt.Errorf("%w in the middle of a line", err)
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return nil, err
+		}
 	}
-	switch err := l.s.Err(); {
-	case errors.Is(err, bufio.ErrTooLong):
-		return nil, errLong
-	case err != nil:
-		return nil, err
-	}
-	return nil, io.EOF
 }
 
 // decode reads one JSON object and nothing else. strict refuses fields that v does not have.

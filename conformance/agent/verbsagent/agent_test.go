@@ -283,6 +283,8 @@ func TestRC(t *testing.T) {
 	if got := y.bytes(0, 8); got != "\x09\x00\x00\x00\x00\x00\x00\x00" {
 		t.Errorf("after the atomics %q", got)
 	}
+	x.refused(agent.Request{Do: agent.DoModify, QP: x.qp, Attrs: &agent.Attrs{MinRNRTimer: new(256 + 12)}}, "EINVAL")
+	x.ask(agent.Request{Do: agent.DoModify, QP: x.qp, Attrs: &agent.Attrs{MinRNRTimer: new(12)}})
 	if wcs := x.ask(agent.Request{Do: agent.DoPoll, CQ: x.cq, N: 5}).WCs; len(wcs) != 0 {
 		t.Errorf("further completions %+v", wcs)
 	}
@@ -434,6 +436,7 @@ func TestRefusals(t *testing.T) {
 		addr = serve(t, a)
 	}
 	c, other := dial(t, addr), open(&target{asker: dial(t, addr)}, "RC", 0, 0)
+	e := open(&target{asker: c}, "RC", 0, 0)
 	const ip = "192.0.2.1"
 	for _, do := range []string{
 		agent.DoMR, agent.DoRereg, agent.DoWrite, agent.DoRead, agent.DoArm, agent.DoEvent, agent.DoPoll, agent.DoSRQ, agent.DoSRQLimit,
@@ -454,7 +457,6 @@ func TestRefusals(t *testing.T) {
 	c.refused(agent.Request{Do: agent.DoDestroy, QP: other.qp}, "")
 	c.refused(agent.Request{Do: agent.DoDestroy, QP: 1, PD: 1}, "")
 
-	e := open(&target{asker: c}, "RC", 0, 0)
 	noEvents := c.ask(agent.Request{Do: agent.DoCQ, CQE: 1}).CQ
 	c.refused(agent.Request{Do: agent.DoEvent, CQ: noEvents}, "")
 	for _, r := range []agent.Request{
