@@ -37,6 +37,12 @@ const (
 // ParseOffload reads auto, on or off.
 func ParseOffload(s string) (Offload, error) { return udp4791.ParseOffload(s) }
 
+// Backend is the way to the network, see udp4791.
+type Backend = udp4791.Backend
+
+// ParseBackend reads udp.
+func ParseBackend(s string) (Backend, error) { return udp4791.ParseBackend(s) }
+
 // Config says what an adapter is. One of Addrs and Interface is required;
 // zero elsewhere means the default.
 type Config struct {
@@ -64,6 +70,8 @@ type Config struct {
 	// RecvBuffer and SendBuffer are socket buffers in bytes, see
 	// udp4791.Config.
 	RecvBuffer, SendBuffer int
+	// Backend is the way to the network; default BackendUDP.
+	Backend Backend
 	// Offload says whether the kernel cuts and merges datagrams.
 	Offload Offload
 	// StrictICRC refuses packets whose identification cannot be proven.
@@ -106,7 +114,7 @@ func (c Config) withDefaults() Config {
 type Adapter struct {
 	cfg     Config
 	log     *slog.Logger
-	group   *udp4791.Group
+	group   udp4791.Net
 	workers []*worker
 	keys    *mrtable.Table
 	status  *uapi.StatusPage
@@ -211,15 +219,16 @@ func (a *Adapter) open(gids []gidEntry) error {
 	for i := range gids {
 		addrs[i] = gids[i].addr
 	}
-	a.group, err = udp4791.Open(udp4791.Config{
+	group, err := udp4791.OpenNet(udp4791.Config{
 		Addrs: addrs, Workers: a.cfg.Workers, RecvBuffer: a.cfg.RecvBuffer, SendBuffer: a.cfg.SendBuffer,
-		Offload: a.cfg.Offload,
+		Offload: a.cfg.Offload, Backend: a.cfg.Backend,
 	})
 	if err != nil {
 		return err
 	}
+	a.group = group
 	for i := range a.cfg.Workers {
-		w, err := newWorker(a, i, a.group.Endpoint(i))
+		w, err := newWorker(a, i, a.group.Queue(i))
 		if err != nil {
 			return fmt.Errorf("nic: worker %d: %w", i, err)
 		}

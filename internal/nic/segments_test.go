@@ -163,7 +163,7 @@ func move(t *testing.T, a, b *site, op verbs.WROpcode, n int, seed byte) {
 func (s *site) filterPackets(t *testing.T, prog []unix.SockFilter) {
 	t.Helper()
 	for w := range s.workers {
-		for _, fd := range s.group.Endpoint(w).FDs() {
+		for _, fd := range s.group.Queue(w).FDs() {
 			err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]})
 			if err != nil {
 				t.Fatal(err)

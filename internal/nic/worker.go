@@ -51,7 +51,7 @@ const (
 type worker struct {
 	a     *Adapter
 	index int
-	ep    *udp4791.Endpoint
+	ep    udp4791.Queue
 
 	// The rest up to the command queue belongs to the worker's goroutine.
 	now      time.Time
@@ -115,7 +115,7 @@ const (
 	tokenProgram // and above: eventfds of programs, by descriptor
 )
 
-func newWorker(a *Adapter, index int, ep *udp4791.Endpoint) (*worker, error) {
+func newWorker(a *Adapter, index int, ep udp4791.Queue) (*worker, error) {
 	w := &worker{
 		a: a, index: index, ep: ep,
 		byQPN:  make(map[bth.QPN]*qp),

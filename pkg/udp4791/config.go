@@ -69,6 +69,9 @@ type Config struct {
 	// Batch is the number of datagrams per system call, at most MaxBatch;
 	// default 64. With receive offload it is 8 at most.
 	Batch int
+	// Backend is the way to the network; default BackendUDP. Open is for that
+	// one only, OpenNet for all.
+	Backend Backend
 	// Offload says whether the kernel shall cut and merge datagrams
 	// (UDP_SEGMENT and UDP_GRO): default OffloadAuto.
 	Offload Offload
@@ -117,6 +120,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("udp4791: config: %d workers, want 1 to %d", c.Workers, MaxWorkers)
 	case c.Batch < 0 || c.Batch > MaxBatch:
 		return fmt.Errorf("udp4791: config: batch of %d datagrams, want 1 to %d", c.Batch, MaxBatch)
+	case int(c.Backend) >= len(backendNames):
+		return fmt.Errorf("udp4791: config: unknown backend %d", c.Backend)
 	case c.Offload > OffloadOff:
 		return fmt.Errorf("udp4791: config: unknown offload %d", c.Offload)
 	case c.RecvBuffer < 0 || c.SendBuffer < 0:
