@@ -59,6 +59,7 @@ OPS = numbers('IBV_WR_', 'SEND SEND_WITH_IMM SEND_WITH_INV RDMA_WRITE RDMA_WRITE
 EVENTS = {v: n for n, v in numbers('IBV_EVENT_', 'CQ_ERR QP_FATAL QP_REQ_ERR QP_ACCESS_ERR COMM_EST SQ_DRAINED PATH_MIG '
           'PATH_MIG_ERR DEVICE_FATAL PORT_ACTIVE PORT_ERR LID_CHANGE PKEY_CHANGE SM_CHANGE SRQ_ERR SRQ_LIMIT_REACHED '
           'QP_LAST_WQE_REACHED CLIENT_REREGISTER GID_CHANGE').items()}
+QP_EVENTS = {'QP_FATAL', 'QP_REQ_ERR', 'QP_ACCESS_ERR', 'COMM_EST', 'SQ_DRAINED', 'PATH_MIG', 'PATH_MIG_ERR', 'QP_LAST_WQE_REACHED'}
 STATUSES = {v: n for n, v in numbers('IBV_WC_', 'SUCCESS LOC_LEN_ERR LOC_QP_OP_ERR LOC_EEC_OP_ERR LOC_PROT_ERR WR_FLUSH_ERR '
             'MW_BIND_ERR BAD_RESP_ERR LOC_ACCESS_ERR REM_INV_REQ_ERR REM_ACCESS_ERR REM_OP_ERR RETRY_EXC_ERR RNR_RETRY_EXC_ERR '
             'LOC_RDD_VIOL_ERR REM_INV_RD_REQ_ERR REM_ABORT_ERR FATAL_ERR RESP_TIMEOUT_ERR GENERAL_ERR').items()}
@@ -320,16 +321,17 @@ class Session:
         while len(events) < MAX_POLL and self.wait({} if events else r, self.async_fd):
             element, kind, _ = struct.unpack('=QII', os.read(self.async_fd, 16))
             event = ctypes.create_string_buffer(struct.pack('=QII', element, kind, 0))
-            events.append(dict(type=EVENTS.get(kind, 'EVENT_%d' % kind), **self.owner(element)))
+            name = EVENTS.get(kind, 'EVENT_%d' % kind)
+            events.append(dict(type=name, **self.owner(element, name)))
             self.verbs.ibv_ack_async_event(event)
         return dict(events=events)
 
-    def owner(self, element):
-        for kind in 'qp', 'cq', 'srq':
-            for handle, obj in self.objects[kind].items():
-                if element in words(obj):
-                    return {kind: handle}
-        return {}
+    def owner(self, element, event):
+        """The handle of the object that an event is about; those of the port and the device have none."""
+        kind = 'cq' if event == 'CQ_ERR' else 'srq' if event.startswith('SRQ_') else 'qp'
+        if kind == 'qp' and event not in QP_EVENTS:
+            return {}
+        return {kind: handle for handle, obj in self.objects[kind].items() if element in words(obj)}
 
     # Memory.
 
