@@ -445,6 +445,7 @@ func TestRefusals(t *testing.T) {
 		handles := []int{0, -1, 1 << 40}
 		if !remote() { // its sessions may have the same numbers
 			handles = append(handles, other.cq, other.qp, other.mr)
+			c.refused(agent.Request{Do: agent.DoDestroy, QP: other.qp}, "")
 		}
 		for _, h := range handles {
 			r := agent.Request{Do: do, PD: h, MR: h, MW: h, CQ: h, QP: h, SRQ: h, AH: h, Type: "1"}
@@ -454,7 +455,6 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	c.refused(agent.Request{Do: agent.DoDestroy}, "")
-	c.refused(agent.Request{Do: agent.DoDestroy, QP: other.qp}, "")
 	c.refused(agent.Request{Do: agent.DoDestroy, QP: 1, PD: 1}, "")
 
 	noEvents := c.ask(agent.Request{Do: agent.DoCQ, CQE: 1}).CQ
