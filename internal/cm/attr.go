@@ -54,26 +54,34 @@ func (c *conn) knowsPeer() bool {
 }
 
 func (c *conn) initAttr(responder uint8) (qpstate.Attr, qpstate.Mask) {
-	a := qpstate.Attr{State: qpstate.Init, PortNum: 1, AccessFlags: accessRemoteWrite}
-	if responder > 0 {
-		a.AccessFlags |= accessRemoteRead | accessRemoteAtomic
-	}
+	a := qpstate.Attr{State: qpstate.Init, PortNum: 1, AccessFlags: rights(responder)}
 	return a, qpstate.MaskState | qpstate.MaskAccessFlags | qpstate.MaskPKeyIndex | qpstate.MaskPort
 }
 
+// rights are what the peer may do, given how many of its READs and atomics are taken
+// at once.
+func rights(responder uint8) uint32 {
+	if responder == 0 {
+		return accessRemoteWrite
+	}
+	return accessRemoteWrite | accessRemoteRead | accessRemoteAtomic
+}
+
+// rtrAttr has the rights, too, which are optional here: they are known by now, and a
+// queue pair may have come to INIT before.
 func (c *conn) rtrAttr(responder uint8) (qpstate.Attr, qpstate.Mask) {
 	hop := c.hop
 	if hop == 0 {
 		hop = defaultHop
 	}
 	a := qpstate.Attr{
-		State: qpstate.RTR, PathMTU: c.mtu, DestQPN: c.remoteQPN, RQPSN: c.psn,
+		State: qpstate.RTR, PathMTU: c.mtu, DestQPN: c.remoteQPN, RQPSN: c.psn, AccessFlags: rights(responder),
 		AH: qpstate.AHAttr{
 			DGID: c.path.Remote, SGIDIndex: c.path.SGIDIndex, FlowLabel: c.flow, HopLimit: hop,
 			TrafficClass: c.tclass, SL: c.sl, IsGlobal: true, PortNum: 1,
 		},
 	}
-	mask := qpstate.MaskState | qpstate.MaskAV | qpstate.MaskPathMTU | qpstate.MaskDestQPN | qpstate.MaskRQPSN
+	mask := qpstate.MaskState | qpstate.MaskAV | qpstate.MaskPathMTU | qpstate.MaskDestQPN | qpstate.MaskRQPSN | qpstate.MaskAccessFlags
 	if c.typ == qpstate.RC {
 		a.MaxDestRDAtomic = responder
 		mask |= qpstate.MaskMaxDestRDAtomic | qpstate.MaskMinRNRTimer

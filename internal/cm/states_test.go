@@ -92,6 +92,9 @@ func wantAttr(t *testing.T, e *end, id cm.CommID, param cm.Param, want attrs) {
 		case to == qpstate.Init:
 			all.AccessFlags = a.AccessFlags
 		case to == qpstate.RTR:
+			if a.AccessFlags != all.AccessFlags || mask&qpstate.MaskAccessFlags == 0 {
+				t.Errorf("rights %#x in INIT, %#x in RTR, mask %#x", all.AccessFlags, a.AccessFlags, mask)
+			}
 			all.DestQPN, all.MaxDestRDAtomic, all.PathMTU, all.AH = a.DestQPN, a.MaxDestRDAtomic, a.PathMTU, a.AH
 		default:
 			all.Timeout, all.MaxRDAtomic, all.RNRRetry, all.RetryCnt = a.Timeout, a.MaxRDAtomic, a.RNRRetry, a.RetryCnt

@@ -80,7 +80,7 @@ func TestClient(t *testing.T) {
 		t.Errorf("event %+v", e)
 	}
 	s, resources, depth := f.states()
-	if !slices.Equal(s, []verbs.QPState{verbs.StateInit, verbs.StateRTR, verbs.StateRTS}) || resources != 7 || depth != 9 {
+	if !slices.Equal(s, []verbs.QPState{verbs.StateRTR, verbs.StateRTS}) || resources != 7 || depth != 9 {
 		t.Errorf("the queue pair went through %v, depths %d and %d", s, resources, depth)
 	}
 	if asked := f.took(); asked[len(asked)-1] != "establish" {
@@ -185,7 +185,7 @@ func TestServer(t *testing.T) {
 	f.took()
 	check(t, id.Accept(&ConnParam{ResponderResources: 1, InitiatorDepth: 2}))
 	s, resources, depth := f.states()
-	if !slices.Equal(s, []verbs.QPState{verbs.StateInit, verbs.StateRTR, verbs.StateRTS}) || resources != 1 || depth != 2 {
+	if !slices.Equal(s, []verbs.QPState{verbs.StateRTR, verbs.StateRTS}) || resources != 1 || depth != 2 {
 		t.Errorf("the queue pair went through %v, depths %d and %d", s, resources, depth)
 	}
 	if a := f.took(); a[len(a)-1] != "accept" {

@@ -220,13 +220,10 @@ func (id *ID) qpTo(to verbs.QPState, change func(*verbs.QPAttr)) error {
 	return id.qp.Modify(&attr, mask)
 }
 
-// qpToRTR takes the own queue pair to RTR, by INIT, since what peers may do is
-// known by now only. resources is how many READs and atomics it takes at once;
-// MaxDepth: as the adapter says.
+// qpToRTR takes the own queue pair from INIT to RTR, with what the peer may do.
+// resources is how many READs and atomics it takes at once; MaxDepth: as the
+// adapter says.
 func (id *ID) qpToRTR(resources uint8) error {
-	if err := id.qpTo(verbs.StateInit, nil); err != nil {
-		return err
-	}
 	return id.qpTo(verbs.StateRTR, func(a *verbs.QPAttr) {
 		if resources != MaxDepth {
 			a.MaxDestRDAtomic = resources
