@@ -22,13 +22,14 @@ const (
 	warmTurns  = 200 // there and back
 	leastTurns = 500
 	mostTurns  = 10_000
+	conns      = 100              // connections at a time
 	longEnough = 13 * time.Minute // then no further round begins
 )
 
 // A config is one thing that both adapters are asked for.
 type config struct {
 	Name    string
-	Op      string // write, read, send
+	Op      string // write, read, send, connect
 	Latency bool
 	Size    int
 	MTU     int
@@ -38,6 +39,8 @@ type config struct {
 // sized is the configuration for a run of about a second at the speed of an earlier one, 0 for the warm-up.
 func (c config) sized(speed float64) config {
 	switch {
+	case c.Op == opConnect:
+		c.Iters = conns
 	case c.Latency && speed == 0:
 		c.Iters = warmTurns
 	case c.Latency: // in microseconds, one way
@@ -67,12 +70,12 @@ func configs() []config {
 			}
 		}
 	}
-	return append(all, config{Name: latencyName, Op: "write", Latency: true, Size: 2, MTU: 4096})
+	return append(all, config{Name: latencyName, Op: "write", Latency: true, Size: 2, MTU: 4096}, config{Name: connectName, Op: opConnect})
 }
 
-// A figure is what one run gave: GB/s, or microseconds for half a round trip.
+// A figure is what one run gave: GB/s, microseconds for half a round trip, or connections a second.
 type figure struct {
-	value  float64       // GB/s; typical latency
+	value  float64       // GB/s; typical latency; connections a second
 	mean   float64       // latency only
 	claims time.Duration // how long the stream took, as the program says; 0: it does not
 	wall   time.Duration // how long its client ran
@@ -175,7 +178,10 @@ func (f figure) check() error {
 }
 
 func (c config) unit() string {
-	if c.Latency {
+	switch {
+	case c.Op == opConnect:
+		return "conns/s"
+	case c.Latency:
 		return "us"
 	}
 	return "GB/s"

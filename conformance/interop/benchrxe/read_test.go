@@ -143,7 +143,7 @@ func TestListens(t *testing.T) {
 
 func TestConfigs(t *testing.T) {
 	all := configs()
-	if len(all) != 13 || all[0] != write || all[12] != pong {
+	if len(all) != 14 || all[0] != write || all[12] != pong || all[13].Op != opConnect {
 		t.Fatalf("got %d, the first %+v, the last %+v", len(all), all[0], all[len(all)-1])
 	}
 	for _, c := range []struct {
@@ -160,6 +160,7 @@ func TestConfigs(t *testing.T) {
 		{"latency of a second", pong, 100, 5000},
 		{"slow latency", pong, 10_000, 500},
 		{"fast latency", pong, 1, 10_000},
+		{"connections", config{Op: opConnect}, 3, 100},
 	} {
 		if got := c.c.sized(c.speed).Iters; got != c.want {
 			t.Errorf("%s: got %d messages, want %d", c.name, got, c.want)

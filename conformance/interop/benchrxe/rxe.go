@@ -22,6 +22,9 @@ const rxeAddress = "10.77.0.11"
 var rxeFlags = []string{"-d", "rxe0", "-x", "1", "-F", "-u", "18"}
 
 func (rxe) measure(ctx context.Context, c config) (figure, error) {
+	if c.Op == opConnect {
+		return connect(ctx, c, []string{"cmtime"}, []string{"cmtime", "-s", rxeAddress, "-c", fmt.Sprint(c.Iters)}, []string{"rdma", "resource", "show", "cm_id"})
+	}
 	program := "ib_" + c.Op + "_bw"
 	if c.Latency {
 		program = "ib_" + c.Op + "_lat"

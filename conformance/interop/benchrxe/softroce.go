@@ -123,6 +123,12 @@ func (s *softroce) stop() {
 }
 
 func (s *softroce) measure(ctx context.Context, c config) (figure, error) {
+	if c.Op == opConnect {
+		cmtime := []string{s.program, "cmtime", "-c", fmt.Sprint(c.Iters)}
+		server := sides[1].in(append(cmtime[:len(cmtime):len(cmtime)], "--socket", sides[1].socket)...)
+		client := sides[0].in(append(cmtime[:len(cmtime):len(cmtime)], "--socket", sides[0].socket, "-s", sides[1].address)...)
+		return connect(ctx, c, server, client, []string{s.program, "resource", "cm_id", "--socket", sides[1].socket})
+	}
 	mode := "--bw"
 	if c.Latency {
 		mode = "--lat"

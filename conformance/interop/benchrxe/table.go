@@ -13,7 +13,7 @@ import (
 // A row is what was measured of one configuration, once a round for each of the two.
 type row struct {
 	Name     string    `json:"name"`
-	Unit     string    `json:"unit"` // GB/s (10^9 bytes of payload a second), or us (half a round trip)
+	Unit     string    `json:"unit"` // GB/s (10^9 bytes of payload a second), us (half a round trip), or conns/s
 	Softroce []float64 `json:"softroce"`
 	RXE      []float64 `json:"rxe"`
 	Ratio    float64   `json:"ratio"` // of the medians, softroce to rxe
@@ -55,6 +55,8 @@ type result struct {
 const (
 	latencyName = "WRITE 2 bytes, latency"
 	meanName    = latencyName + ", mean"
+	connectName = "connect, 100 at a time"
+	opConnect   = "connect"
 )
 
 // add puts a round's figures into the table.
