@@ -15,9 +15,9 @@ import (
 type patience struct{ wait, quiet time.Duration }
 
 var (
-	trial   = patience{150 * time.Millisecond, 2 * time.Millisecond}
-	careful = patience{10 * time.Second, 5 * time.Millisecond} // whose answers come, however busy the machine
-	patient = patience{2 * time.Second, 100 * time.Millisecond}
+	trial   = patience{150 * time.Millisecond, 2 * time.Millisecond} // for what mostly waits in vain
+	careful = patience{10 * time.Second, 5 * time.Millisecond}       // whose answers come, however busy the machine
+	patient = patience{time.Second, 10 * time.Millisecond}           // longer than what any case has to wait for
 )
 
 // play runs the cases with these ids against a target in memory that is broken by m.

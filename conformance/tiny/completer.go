@@ -169,7 +169,7 @@ func (q *qp) acknowledgeBefore(psn bth.PSN) bool {
 func (q *qp) impliedNAK(w *wqe) {
 	una := w.first.Add(w.got)
 	q.progress(una)
-	if q.implied || q.t.broken("implied-nak-ignored") {
+	if q.implied {
 		return
 	}
 	q.retry(una)

@@ -250,7 +250,6 @@ ghost-ack-kills | goes to ERR for an ACK of what it did not send | RSP-04
 ghost-ack-completes | completes by an ACK of what it did not send | RSP-04
 duplicate-ack-kills | goes to ERR for a second ACK | RSP-05 ROB-07
 ack-completes-read | completes a READ by an ACK | RSP-06
-implied-nak-ignored | does not go back to a READ that was overtaken | RSP-06
 read-acks-nothing | does not take a READ response for an ACK of what was before | RSP-07
 read-gap-accepted | does not see that a READ response is missing | RSP-08
 read-gap-restarts | asks for all of a READ again | RSP-08
@@ -281,7 +280,7 @@ msn-checked | ignores an ACK whose MSN is not the expected one | RSP-29
 credit-zero-stops | stops for ever at credit 0 | RSP-30
 
 timer-early | sends again after a quarter of the timeout | TMO-01
-timer-late | sends again after six times the timeout | TMO-01
+timer-late | sends again after twenty times the timeout | TMO-01
 retry-one-less | tries once less than retry_cnt | TMO-02
 retry-one-more | tries once more than retry_cnt | TMO-02
 retry-forever | tries for ever | TMO-02

@@ -14,7 +14,7 @@ func (q *qp) ackTimeout() time.Duration {
 	case t.broken("timer-early"):
 		return d / 4
 	case t.broken("timer-late"):
-		return d * 6
+		return d * 20
 	}
 	return d + d/4
 }
