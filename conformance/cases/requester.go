@@ -56,7 +56,7 @@ func carried(p *suite.Peer, frames []*wire.Frame, data []byte) {
 	t := p.T
 	var got []byte
 	for i, f := range frames {
-		n, pad := len(f.RoCE.Payload), int(f.RoCE.Pad)
+		n, pad := len(f.RoCE.Payload), f.RoCE.Pad
 		if last := i == len(frames)-1; !last && (n != p.MTU || pad != 0) || last && pad != -n&3 {
 			t.Failed(fmt.Sprintf("packet %d of %d with a whole path MTU unless it is the last, and pad to a multiple of 4",
 				i+1, len(frames)), fmt.Sprintf("%d bytes and %d pad bytes", n, pad))
