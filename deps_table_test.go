@@ -157,6 +157,9 @@ var rules = []rule{
 		may: []string{"internal/shm"}, testsMay: edgeTests, unix: true, unsafe: true,
 	},
 	{
+		path: "internal/raceorder", is: "for the race detector: what a datagram between two ends of one process orders", never: "any other order",
+	},
+	{
 		path: "internal/uapi", is: "the versioned language between program and adapter", never: "I/O, policy",
 		may: leaves, testsMay: join(coreTests, []string{"internal/shm"}), pure: true, noStd: noEdge,
 	},
@@ -170,7 +173,7 @@ var rules = []rule{
 	},
 	{
 		path: "internal/nic", is: "the adapter: workers, handles, limits, GIDs, timers, the control plane's server", never: "a header's byte, a protocol rule",
-		may:      join(leaves, []string{"pkg/transport", "pkg/udp4791", "internal/shm", "internal/shm/foreign", "internal/uapi", "internal/cm", "internal/capture", netlink}),
+		may:      join(leaves, []string{"pkg/transport", "pkg/udp4791", "internal/shm", "internal/shm/foreign", "internal/uapi", "internal/cm", "internal/capture", "internal/raceorder", netlink}),
 		testsMay: join(edgeTests, []string{"pkg/verbs", "pkg/adapter"}), unix: true,
 	},
 	{
@@ -286,7 +289,7 @@ var rules = []rule{
 	},
 	{
 		path: "conformance/wire", is: "the tester's end of the link: any packet sent, every byte seen", never: "transport, nic, what a packet means",
-		may: []string{"pkg/bth", netlink}, testsMay: []string{"internal/testaddr", "internal/testnet", netns}, unix: true,
+		may: []string{"pkg/bth", "internal/raceorder", netlink}, testsMay: []string{"internal/testaddr", "internal/testnet", netns}, unix: true,
 	},
 	{
 		path: "conformance/agent", is: "the word between tester and target: messages, client, server", never: "transport, nic, what a request does on a target",

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/softroce/softroce/internal/raceorder"
 )
 
 const etherLen = 14
@@ -34,6 +36,7 @@ func (l *wired) send(ip []byte, p *Packet) error {
 	f := l.zoned(described(ip, p, time.Now(), Sent))
 	l.mu.Lock() // so that no answer is read before this is recorded
 	defer l.mu.Unlock()
+	raceorder.Send()
 	var err error
 	ctrl := l.raw.Write(func(fd uintptr) bool {
 		_, err = unix.Write(int(fd), b)
@@ -59,6 +62,7 @@ func (l *wired) appendFrame(b, ip []byte, p *Packet) []byte {
 }
 
 func (l *wired) Receive(deadline time.Time) (*Frame, bool, error) {
+	defer raceorder.Receive()
 	if f, err := l.next(); f != nil || err != nil {
 		return f, f != nil, err
 	}

@@ -3,6 +3,7 @@ package nic
 import (
 	"errors"
 
+	"github.com/softroce/softroce/internal/raceorder"
 	"github.com/softroce/softroce/internal/uapi"
 	"github.com/softroce/softroce/pkg/bth"
 	"github.com/softroce/softroce/pkg/qpstate"
@@ -22,7 +23,7 @@ func (w *worker) receive() int {
 		return 0
 	}
 	if len(slots) > 0 {
-		wireReceive()
+		raceorder.Receive()
 	}
 	before := w.stats.PacketsIn
 	for i := range slots {

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/softroce/softroce/internal/raceorder"
 	"github.com/softroce/softroce/pkg/udp4791"
 )
 
@@ -16,7 +17,7 @@ func (w *worker) send() int {
 	total := 0
 	for b.sent < len(b.packets) {
 		b.group()
-		wireSend()
+		raceorder.Send()
 		runs, err := w.ep.WriteBatch(b.runs)
 		total += w.sentRuns(runs)
 		if err == nil {
