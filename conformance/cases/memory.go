@@ -53,14 +53,14 @@ func windowType1(t *suite.T) {
 
 func windowWithoutRight(t *suite.T) {
 	p := t.Connect(suite.Options{MRAccess: bindable})
-	_, rkey := window(p, 0, 4096, "REMOTE_READ")
+	_, rkey := window(p, 0, "REMOTE_READ")
 	refused(p, writeWith(p, rkey, 0, t.Bytes(8)), bth.NAKRemoteAccess)
 	p.Holds(0, make([]byte, 8))
 }
 
 func windowBounds(t *suite.T) {
 	p := t.Connect(suite.Options{MRAccess: bindable})
-	_, rkey := window(p, 4096, 4096, "REMOTE_WRITE")
+	_, rkey := window(p, 4096, "REMOTE_WRITE")
 	w := writeWith(p, rkey, 8192-8, t.Bytes(8))
 	p.Request(w)
 	p.Ack(w.BTH.PSN)
@@ -72,7 +72,7 @@ func windowBounds(t *suite.T) {
 func windowOfOther(t *suite.T) {
 	p := t.Connect(suite.Options{MRAccess: bindable})
 	other := t.Connect(suite.Options{Share: p})
-	_, rkey := window(p, 0, 4096, "REMOTE_WRITE")
+	_, rkey := window(p, 0, "REMOTE_WRITE")
 	refused(other, writeWith(other, rkey, 0, t.Bytes(8)), bth.NAKRemoteAccess)
 	p.Holds(0, make([]byte, 8))
 	w := writeWith(p, rkey, 0, t.Bytes(8))
@@ -109,13 +109,13 @@ func nextKey(rkey uint32) uint32 { return rkey&^0xFF | (rkey+1)&0xFF }
 
 func boundTwice(t *suite.T) {
 	p := t.Connect(suite.Options{MRAccess: bindable})
-	mw, rkey := window(p, 0, 4096, "REMOTE_WRITE")
+	mw, rkey := window(p, 0, "REMOTE_WRITE")
 	badRequest(p, bindWR(p, 1, mw, nextKey(rkey), 4096, 4096, "REMOTE_WRITE"), "MW_BIND_ERR")
 }
 
 func invalidated(t *suite.T) {
 	p := t.Connect(suite.Options{MRAccess: bindable})
-	_, rkey := window(p, 0, 4096, "REMOTE_WRITE")
+	_, rkey := window(p, 0, "REMOTE_WRITE")
 	w := writeWith(p, rkey, 0, t.Bytes(8))
 	p.Request(w)
 	p.Ack(w.BTH.PSN)
@@ -127,14 +127,14 @@ func invalidated(t *suite.T) {
 
 func invalidateRegion(t *suite.T) {
 	p := t.Connect(suite.Options{MRAccess: bindable})
-	window(p, 0, 4096, "REMOTE_WRITE")
+	window(p, 0, "REMOTE_WRITE")
 	badRequest(p, agent.SendWR{ID: 5, Op: "LOCAL_INV", Flags: suite.Signaled, Inv: p.MR.RKey},
 		"LOC_QP_OP_ERR", "MW_BIND_ERR", "LOC_PROT_ERR", "LOC_ACCESS_ERR")
 }
 
 func deregisterBound(t *suite.T) {
 	p := t.Connect(suite.Options{MRAccess: bindable})
-	window(p, 0, 4096, "REMOTE_WRITE")
+	window(p, 0, "REMOTE_WRITE")
 	t.Refused(agent.Request{Do: agent.DoDestroy, MR: p.MR.ID})
 }
 

@@ -239,7 +239,7 @@ func readDeregistered(t *suite.T) {
 	p.Fill(0, data)
 	w := p.Read(0, len(data))
 	p.Request(w)
-	p.T.Try(agent.Request{Do: agent.DoDestroy, MR: p.MR.ID})
+	_, _ = p.T.Try(agent.Request{Do: agent.DoDestroy, MR: p.MR.ID})
 	for got := 0; got < len(data); {
 		f := p.Next("a READ response or a NAK remote access error")
 		if f.RoCE.Opcode == bth.RCAcknowledge && f.RoCE.AETH().Syndrome() == bth.NAKRemoteAccess {

@@ -230,13 +230,16 @@ func oneReceiveForAll(t *suite.T) {
 	delivered(p, 1, data)
 }
 
-// window makes a window of type 2 and binds it, by a request of p, to n bytes at an offset of p's region.
-func window(p *suite.Peer, off, n int, rights ...string) (mw int, rkey uint32) {
+// windowLen is the length of the windows that window makes.
+const windowLen = 4096
+
+// window makes a window of type 2 and binds it, by a request of p, to windowLen bytes at an offset of p's region.
+func window(p *suite.Peer, off int, rights ...string) (mw int, rkey uint32) {
 	a := p.T.Do(agent.Request{Do: agent.DoMW, PD: p.PD, Type: "2"})
 	rkey = a.RKey&^0xFF | (a.RKey+1)&0xFF
 	p.PostSend(agent.SendWR{
 		ID: 1000, Op: "BIND_MW", Flags: suite.Signaled, MW: a.MW,
-		Bind: &agent.Bind{MR: p.MR.ID, Addr: p.MR.Addr + uint64(off), Length: uint64(n), Access: rights, RKey: rkey},
+		Bind: &agent.Bind{MR: p.MR.ID, Addr: p.MR.Addr + uint64(off), Length: windowLen, Access: rights, RKey: rkey},
 	})
 	p.Sent(1000)
 	return a.MW, rkey
@@ -254,7 +257,7 @@ func writeWith(p *suite.Peer, rkey uint32, off int, data []byte) *wire.Packet {
 
 func sendInvalidate(t *suite.T) {
 	p := t.Connect(suite.Options{Recvs: 1, MRAccess: bindable})
-	_, rkey := window(p, 0, 4096, "REMOTE_WRITE")
+	_, rkey := window(p, 0, "REMOTE_WRITE")
 	data := t.Bytes(8)
 	w := writeWith(p, rkey, 16, data)
 	p.Request(w)

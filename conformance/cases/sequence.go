@@ -54,7 +54,7 @@ func badSequence(ops ...bth.Opcode) func(*suite.T) {
 
 func lastInvalidates(t *suite.T) {
 	p := t.Connect(suite.Options{Recvs: 1, RecvSize: 4096, MRAccess: bindable})
-	_, rkey := window(p, 0, 4096, "REMOTE_WRITE")
+	_, rkey := window(p, 0, "REMOTE_WRITE")
 	data := t.Bytes(2500)
 	m := p.Message(bth.RCSendOnlyInvalidate, 0, data)
 	m[len(m)-1].IETH.RKey = rkey

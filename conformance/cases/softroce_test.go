@@ -130,7 +130,9 @@ func withoutAgent(t *testing.T, target, tester string) {
 	}()
 	defer func() {
 		cancel()
-		<-done
+		if err := <-done; err != nil && ctx.Err() == nil {
+			t.Error(err)
+		}
 	}()
 	select {
 	case at := <-ready:
