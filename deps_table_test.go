@@ -172,8 +172,12 @@ var rules = []rule{
 		may: []string{"pkg/bth", "pkg/bth/bthlayer", gopacket}, testsMay: coreTests,
 	},
 	{
+		path: "internal/impair", is: "which packets are harmed on purpose, and how, as rules", never: "sockets, clocks, dice, a held packet's way on",
+		may: []string{"pkg/bth"}, testsMay: coreTests, pure: true, noChannels: true, noStd: engine,
+	},
+	{
 		path: "internal/nic", is: "the adapter: workers, handles, limits, GIDs, timers, the control plane's server", never: "a header's byte, a protocol rule",
-		may:      join(leaves, []string{"pkg/transport", "pkg/udp4791", "internal/shm", "internal/shm/foreign", "internal/uapi", "internal/cm", "internal/capture", "internal/raceorder", netlink}),
+		may:      join(leaves, []string{"pkg/transport", "pkg/udp4791", "internal/shm", "internal/shm/foreign", "internal/uapi", "internal/cm", "internal/capture", "internal/impair", "internal/raceorder", netlink}),
 		testsMay: join(edgeTests, []string{"pkg/verbs", "pkg/adapter"}), unix: true,
 	},
 	{
