@@ -7,18 +7,29 @@ import (
 
 // transmit pulls packets from the queue pairs that have some, a share each,
 // and sends them, until all are empty, the turn's budget is spent or the
-// socket is full.
+// socket is full. Those with little to send go first; bulk senders have a budget
+// of their own, so that nobody starves them.
 func (w *worker) transmit() int {
 	n := w.send()
 	w.resumeWaiting()
 	w.releaseHeld()
 	w.wakeReady()
-	budget := turnBytes
+	n += w.transmitFrom(&w.active.few, turnBytes)
+	n += w.transmitFrom(&w.active.bulk, turnBytes)
+	n += w.send()
+	if n == 0 && !w.batch.blocked() && !w.active.empty() {
+		return 1 // what bulk senders gave back lets others go on, in the next turn
+	}
+	return n
+}
+
+// transmitFrom pulls packets from the queue pairs of one list, within a budget.
+func (w *worker) transmitFrom(l *qpList, budget int) (n int) {
 	for budget > 0 && !w.batch.blocked() {
-		q := w.active.pop()
+		q := l.pop()
 		if q == nil {
 			// What was pulled may have left room for others of the same peer.
-			if w.wakeReady(); w.active.head == nil {
+			if w.wakeReady(); l.head == nil {
 				break
 			}
 			continue
@@ -31,12 +42,13 @@ func (w *worker) transmit() int {
 		w.current = nil
 		budget -= sent
 		n += sent
+		q.bulk = sent >= bulkBytes || q.bulk && sent == 0
 		w.settle(q)
 		if more {
 			w.active.push(q)
 		}
 	}
-	return n + w.send()
+	return n
 }
 
 // wakeReady lets those go on that waited for their peer's window, and whose turn

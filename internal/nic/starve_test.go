@@ -95,3 +95,27 @@ func TestCountersCostNoLookAtQPs(t *testing.T) {
 		t.Errorf("%d queue pairs in RESET, want one", n)
 	}
 }
+
+// A queue pair that sends little has its turn before those that sent much in
+// their last, however many of them wait; among its like each waits its turn, and
+// nobody is on a list twice.
+func TestFewBytesGoFirst(t *testing.T) {
+	var l active
+	bulk := []*qp{{bulk: true}, {bulk: true}, {bulk: true}}
+	few := []*qp{{}, {}}
+	for _, q := range []*qp{bulk[0], bulk[1], few[0], bulk[2], few[1], bulk[0], few[0]} {
+		l.push(q)
+	}
+	l.push(&qp{removed: true})
+	for i, want := range []struct {
+		from *qpList
+		q    *qp
+	}{{&l.few, few[0]}, {&l.few, few[1]}, {&l.few, nil}, {&l.bulk, bulk[0]}, {&l.bulk, bulk[1]}, {&l.bulk, bulk[2]}, {&l.bulk, nil}} {
+		if l.empty() != (i >= 6) {
+			t.Errorf("step %d: empty is %v", i, l.empty())
+		}
+		if got := want.from.pop(); got != want.q {
+			t.Errorf("step %d: another queue pair's turn than expected", i)
+		}
+	}
+}

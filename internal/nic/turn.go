@@ -41,6 +41,7 @@ type qp struct {
 	removed  bool
 	sqWaits  bool // the engine was full: the ring holds more
 	onList   bool
+	bulk     bool // it sent much in its last turn
 	later    bool // on its worker's list of those to go on with
 	held     bool // its acknowledgement waited for a turn
 	awaited  bool // its first packet says that the connection is up
@@ -63,13 +64,29 @@ type programLink struct {
 	ahs       ahPaths
 }
 
-// qpList is the queue of queue pairs that may have packets to send.
+// An active is the queue pairs that may have packets to send. Those that sent
+// little in their last turn, or are new, go before those that sent much: a lone
+// message does not wait for the turns of all bulk senders.
+type active struct{ few, bulk qpList }
+
+// push puts a queue pair at the end of its list, unless it is on one.
+func (l *active) push(q *qp) {
+	switch {
+	case q.onList || q.removed:
+	case q.bulk:
+		l.bulk.push(q)
+	default:
+		l.few.push(q)
+	}
+}
+
+// empty says that no queue pair waits for its turn.
+func (l *active) empty() bool { return l.few.head == nil && l.bulk.head == nil }
+
+// qpList is a queue of queue pairs.
 type qpList struct{ head, tail *qp }
 
 func (l *qpList) push(q *qp) {
-	if q.onList || q.removed {
-		return
-	}
 	q.onList, q.next = true, nil
 	if l.tail == nil {
 		l.head = q

@@ -25,6 +25,8 @@ const (
 	// what makes one segmented send.
 	turnBytes   = 60 << 10
 	qpTurnBytes = 60 << 10
+	// bulkBytes is what a queue pair sends in one turn to count as a bulk sender.
+	bulkBytes = 16 << 10
 	// yieldEvery is how long a worker is busy before it yields.
 	yieldEvery = 50 * time.Microsecond
 	// A yield that took longer than longYield shows that others need the CPU:
@@ -60,7 +62,7 @@ type worker struct {
 	taken    *qp // that accepted the last packet, which nobody captures
 	links    []*programLink
 	gsi      *gsi // queue pair 1, on the one worker that has it
-	active   qpList
+	active   active
 	timers   timerHeap
 	dirty    []*stage
 	batch    batcher
