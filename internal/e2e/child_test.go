@@ -15,6 +15,10 @@ func child(mode string) int {
 	switch mode {
 	case "writer":
 		err = writer(os.Args[1], os.Args[2])
+	case "read-stream":
+		err = readStream(os.Args[1], os.Args[2], os.Args[3])
+	case "write-stream":
+		err = writeStream(os.Args[1], os.Args[2], os.Args[3], os.Args[4])
 	default:
 		err = fmt.Errorf("no such mode: %q", mode)
 	}

@@ -41,7 +41,7 @@ func benchStream(b *testing.B, size int) {
 	_, _ = x.Close(), y.Close()
 }
 
-// benchWrites keeps a megabyte in flight, as a stream does, and at least two
+// benchWrites keeps as much in flight, as a stream does, and at least two
 // requests.
 func benchWrites(b *testing.B, size int) {
 	devs, _ := devices(b, 2)
@@ -62,7 +62,7 @@ func benchWrites(b *testing.B, size int) {
 			inFlight -= n
 		}
 		_, err := x.e.qp.PostSend(verbs.SendWR{
-			Opcode: verbs.WRRDMAWrite, SGList: []verbs.SGE{x.e.sendMR.SGE(0, size)}, RemoteAddr: x.peer.addr, RKey: x.peer.rkey,
+			Opcode: verbs.WRRDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{x.e.sendMR.SGE(0, size)}, RemoteAddr: x.peer.addr, RKey: x.peer.rkey,
 		})
 		check(b, err)
 		inFlight++

@@ -30,7 +30,7 @@ func (c *Conn) finish(by *deadline) error {
 	c.finishing = true
 	defer func() { c.finishing = false }()
 	if !c.endSent {
-		err := c.wait(func() bool { return c.over() || c.credits >= 2 && c.posted < sends }, by)
+		err := c.wait(func() bool { return c.over() || c.credits >= 2 && c.posted() < sends }, by)
 		if err != nil {
 			return err
 		}
@@ -141,7 +141,7 @@ func (c *Conn) part(by *deadline) error {
 		}
 		return c.err != nil
 	}
-	err := c.wait(func() bool { return heard() || c.credits > 0 && c.posted < sends }, by)
+	err := c.wait(func() bool { return heard() || c.credits > 0 && c.posted() < sends }, by)
 	if err == nil && c.err == nil {
 		c.send(kindClose, 0)
 		err = c.wait(func() bool { return heard() || c.closeDone }, by)

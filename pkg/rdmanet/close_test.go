@@ -29,7 +29,7 @@ func TestEndOfStreamByCompletions(t *testing.T) {
 		return verbs.WC{Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, ImmData: uint32(closeMessage(taken))}
 	}
 	gone := verbs.WC{Status: verbs.WCWRFlushErr, Opcode: verbs.WCRecv}
-	const end, last = lastWord | kindEnd, lastWord | kindClose
+	const data, end, last = 0, 1, 2 // the sends
 	reset := unix.ECONNRESET
 	devs, _ := devices(t, 2)
 	for _, c := range []struct {
@@ -37,18 +37,19 @@ func TestEndOfStreamByCompletions(t *testing.T) {
 		wcs               []verbs.WC
 		closeWrite, close error
 	}{
-		{"all flushed", []verbs.WC{flushed(10), flushed(end)}, reset, reset},
-		{"the end flushed", []verbs.WC{ok(10), flushed(end)}, reset, reset},
-		{"the end arrived, the peer is gone", []verbs.WC{ok(10), ok(end), gone}, nil, reset},
-		{"all flushed of a peer that took all and closed", []verbs.WC{closed(10), gone, flushed(10), flushed(end)}, nil, nil},
-		{"all flushed of a peer that closed before", []verbs.WC{closed(0), gone, flushed(10), flushed(end)}, reset, reset},
-		{"all arrived at a peer that took part and closed", []verbs.WC{ok(10), ok(end), closed(3), gone}, reset, reset},
-		{"the last message arrived", []verbs.WC{ok(10), ok(end), ok(last), gone}, nil, nil},
+		{"all flushed", []verbs.WC{flushed(data), flushed(end)}, reset, reset},
+		{"the end flushed", []verbs.WC{ok(data), flushed(end)}, reset, reset},
+		{"the end arrived, the peer is gone", []verbs.WC{ok(data), ok(end), gone}, nil, reset},
+		{"all flushed of a peer that took all and closed", []verbs.WC{closed(10), gone, flushed(data), flushed(end)}, nil, nil},
+		{"all flushed of a peer that closed before", []verbs.WC{closed(0), gone, flushed(data), flushed(end)}, reset, reset},
+		{"all arrived at a peer that took part and closed", []verbs.WC{ok(data), ok(end), closed(3), gone}, reset, reset},
+		{"the last message arrived", []verbs.WC{ok(data), ok(end), ok(last), gone}, nil, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := pair(t, devs[0], devs[1], nil, nil)
 			a.mu.Lock()
-			a.sent, a.posted, a.endSent = 10, 3, true
+			a.sent, a.posts, a.endSent = 10, 3, true
+			a.onWay = [sends]onWay{{10, kindData}, {10, kindEnd}, {10, kindClose}}
 			a.window -= 10
 			a.mu.Unlock()
 			a.handle(c.wcs)

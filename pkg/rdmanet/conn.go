@@ -25,21 +25,28 @@ type Conn struct {
 
 	reading, writing sync.Mutex   // one Read, one Write at a time; before mu
 	sge              [1]verbs.SGE // guarded by writing
+	wrs              [2]verbs.SendWR
 
 	mu sync.Mutex
 	// What came: recvd bytes in all, of which read ones went to the program, and
 	// the peer was told that told ones are free. owed receives were posted again
-	// and not granted yet.
+	// and not granted yet. answered is how much had come when data was sent last.
 	recvd, read, told uint64
 	owed              uint32
 	eof               bool
+	answered          uint64
 	// What goes: sent bytes in all, of which the send buffer's first done ones are
 	// free. window is what the peer's ring has room for, credits how many messages
-	// it takes, posted how many sends are not completed.
+	// it takes.
 	sent, done uint64
 	window     uint64
 	credits    uint32
-	posted     uint32
+	// Sends by number: posts were posted, of which the first completed ones are
+	// completed. The last that was asked to say so is before asked, with data up to
+	// askedUpTo.
+	posts, completed uint64
+	onWay            [sends]onWay // by number, modulo its length
+	asked, askedUpTo uint64
 	// How it ends: of the last words, which were sent and which are in the peer's
 	// adapter; whether the peer has closed, and how much it had taken in by then.
 	endSent, endDone     bool
@@ -61,12 +68,21 @@ type Conn struct {
 	closing         sync.Once
 }
 
+// onWay is what the completion of a send stands for.
+type onWay struct {
+	upTo uint64 // bytes that were sent by then
+	kind uint32
+}
+
 var errProtocol = errors.New("rdmanet: the peer breaks the protocol")
 
 // Our own tuning.
 const (
 	// spin is how long completions are polled for before the wait for an event.
 	spin = 30 * time.Microsecond
+	// naps of napTime, to which the kernel adds some 50 microseconds, come between in
+	// bulk; received data without an answer is bulk from bulkAfter on.
+	naps, napTime, bulkAfter = 4, 50 * time.Microsecond, 512 << 10
 	// lookAfter is how many sends Write leaves to themselves: it learns of a peer
 	// that is gone also when it need not wait for room.
 	lookAfter = sends / 4
@@ -80,9 +96,13 @@ const (
 	// grants receives, so that ends that are out of credits both do not wait for
 	// each other, or to the last message.
 	reserve = 3
-	// lastWord marks the sends that are no data; below it is their kind. The others
-	// are named by how much data they are.
-	lastWord = 1 << 63
+	// A completion is asked for after so many sends, and after this part of the send
+	// buffer: whoever is out of either waits for one that was asked for.
+	askSends, askBuffer = sends / 8, 4
+	// together is how much data is sent with its message in one request. More is a
+	// request of its own: its packets go together with the message's, which has no
+	// data, where the immediate data would make its last one longer than the others.
+	together = 4 << 10
 )
 
 func (e *Endpoint) start(peerHello []byte, local, remote net.Addr, closeQP func() error) (*Conn, error) {
@@ -120,24 +140,32 @@ func (c *Conn) Read(b []byte) (int, error) {
 	if err != nil {
 		return 0, c.opError("read", err)
 	}
-	n := int(min(c.recvd-c.read, uint64(len(b))))
-	if n == 0 {
-		switch {
-		case len(b) == 0:
-			return 0, nil
-		case c.eof:
-			return 0, io.EOF
-		}
-		return 0, c.opError("read", c.err)
+	if n := c.take(b); n > 0 || len(b) == 0 {
+		return n, nil
 	}
-	ring, at := c.e.recvMR.Bytes(), c.read%uint64(c.e.conf.RecvBuffer)
-	c.mu.Unlock() // nobody else changes what has come and is not read
-	first := copy(b[:n], ring[at:])
-	copy(b[first:n], ring)
-	c.mu.Lock()
-	c.read += uint64(n)
-	c.update()
-	return n, nil
+	if c.eof {
+		return 0, io.EOF
+	}
+	return 0, c.opError("read", c.err)
+}
+
+// take copies what has come, in pieces whose room the peer gets back while the
+// next is copied. The caller holds reading and mu, which is given up meanwhile.
+func (c *Conn) take(b []byte) (total int) {
+	ring, size := c.e.recvMR.Bytes(), uint64(c.e.conf.RecvBuffer)
+	for {
+		at := c.read % size
+		n := int(min(c.recvd-c.read, uint64(len(b)-total), size-at, chunk))
+		if n == 0 {
+			return total
+		}
+		c.mu.Unlock() // nobody else changes what has come and is not read
+		copy(b[total:total+n], ring[at:])
+		c.mu.Lock()
+		total += n
+		c.read += uint64(n)
+		c.update()
+	}
 }
 
 // Write copies b into the send buffer and has it written into the peer's memory,
@@ -152,7 +180,7 @@ func (c *Conn) Write(b []byte) (int, error) {
 	c.inWrite = true
 	defer func() { c.inWrite = false }()
 	for {
-		if c.posted >= lookAfter {
+		if c.posted() >= lookAfter {
 			c.look()
 		}
 		err := c.wait(func() bool { return c.err != nil || c.endSent || c.peerClosed || len(b) == 0 || c.room() > 0 }, &c.writeBy)
@@ -170,7 +198,7 @@ func (c *Conn) Write(b []byte) (int, error) {
 			return total, nil
 		}
 		n := int(min(c.room(), uint64(len(b))))
-		c.writeChunk(b[:n])
+		n = c.writeChunk(b[:n])
 		b = b[n:]
 		total += n
 	}
@@ -178,7 +206,7 @@ func (c *Conn) Write(b []byte) (int, error) {
 
 // room is how many bytes the next message may have.
 func (c *Conn) room() uint64 {
-	if c.credits <= reserve || c.posted+reserve >= sends {
+	if c.credits <= reserve || c.posted()+reserve+1 >= sends {
 		return 0
 	}
 	size := uint64(c.e.conf.SendBuffer)
@@ -187,25 +215,38 @@ func (c *Conn) room() uint64 {
 	return min(free, c.window, untilEnd, chunk)
 }
 
-// writeChunk sends b, for which there is room. The caller holds mu, which is given
-// up meanwhile.
-func (c *Conn) writeChunk(b []byte) {
+// writeChunk sends b, for which there is room, unless that is gone when it is
+// copied. The caller holds mu, which is given up meanwhile.
+func (c *Conn) writeChunk(b []byte) (sent int) {
 	n := uint64(len(b))
 	at, to := c.sent%uint64(c.e.conf.SendBuffer), c.sent%uint64(c.peer.size)
-	c.sent += n
-	c.window -= n
-	wr := c.message(kindData, uint32(n))
-	wr.WRID, wr.RemoteAddr, wr.RKey = n, c.peer.addr+to, c.peer.rkey
-	c.sge[0] = c.e.sendMR.SGE(int(at), len(b))
-	wr.SGList = c.sge[:]
-	c.mu.Unlock()
+	c.mu.Unlock() // nobody else sends data
 	copy(c.e.sendMR.Bytes()[at:], b)
-	_, err := c.e.qp.PostSend(wr)
 	c.mu.Lock()
+	if c.over() || c.room() < n {
+		return 0
+	}
+	c.sge[0] = c.e.sendMR.SGE(int(at), len(b))
+	wrs := c.wrs[:0]
+	if n > together {
+		c.posts++
+		wrs = append(wrs, verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: c.sge[:]})
+	}
+	c.sent += n
+	c.answered = c.recvd
+	c.window -= n
+	wrs = append(wrs, c.message(kindData, uint32(n)))
+	if n <= together {
+		wrs[0].SGList = c.sge[:]
+	}
+	wrs[0].RemoteAddr, wrs[0].RKey = c.peer.addr+to, c.peer.rkey
+	_, err := c.e.qp.PostSend(wrs...)
 	c.postFailed(err)
+	return len(b)
 }
 
-// message makes a request and takes what it needs.
+// message makes a request and takes what it needs. Data asks for a completion when
+// enough is on its way that there must be one, all others do.
 func (c *Conn) message(kind, bytes uint32) verbs.SendWR {
 	m := closeMessage(c.recvd)
 	if kind != kindClose {
@@ -214,20 +255,28 @@ func (c *Conn) message(kind, bytes uint32) verbs.SendWR {
 		m = newMessage(kind, grant, bytes)
 	}
 	c.credits--
-	c.posted++
-	return verbs.SendWR{Opcode: verbs.WRRDMAWriteWithImm, Flags: verbs.SendSolicited, ImmData: uint32(m)}
+	wr := verbs.SendWR{WRID: c.posts, Opcode: verbs.WRRDMAWriteWithImm, Flags: verbs.SendSolicited, ImmData: uint32(m)}
+	c.onWay[c.posts%sends] = onWay{upTo: c.sent, kind: kind}
+	c.posts++
+	if kind != kindData || c.posts-c.asked >= askSends || c.sent-c.askedUpTo >= uint64(c.e.conf.SendBuffer)/askBuffer {
+		wr.Flags |= verbs.SendSignaled
+		c.asked, c.askedUpTo = c.posts, c.sent
+	}
+	return wr
 }
+
+// posted is how many sends are not known to be completed.
+func (c *Conn) posted() uint64 { return c.posts - c.completed }
 
 // send sends a message without data. The caller holds mu.
 func (c *Conn) send(kind, bytes uint32) {
-	wr := c.message(kind, bytes)
 	switch kind {
 	case kindEnd:
-		c.endSent, wr.WRID = true, lastWord|kindEnd
+		c.endSent = true
 	case kindClose:
-		c.endSent, c.closeSent, wr.WRID = true, true, lastWord|kindClose
+		c.endSent, c.closeSent = true, true
 	}
-	_, err := c.e.qp.PostSend(wr)
+	_, err := c.e.qp.PostSend(c.message(kind, bytes))
 	c.postFailed(err)
 }
 
@@ -236,7 +285,6 @@ func (c *Conn) postFailed(err error) {
 	if err == nil {
 		return
 	}
-	c.posted--
 	if errors.Is(err, unix.EINVAL) { // it is not in RTS any more
 		err = unix.EPIPE
 	}
@@ -251,7 +299,7 @@ func (c *Conn) update() {
 		if freed < uint64(c.e.conf.RecvBuffer)/4 && c.owed < uint32(c.e.conf.Receives)/2 {
 			return
 		}
-		if c.posted >= sends || c.credits == 0 || c.credits <= reserve && c.owed == 0 {
+		if c.posted() >= sends || c.credits == 0 || c.credits <= reserve && c.owed == 0 {
 			return // until something of these changes
 		}
 		n := min(freed, maxBytes)

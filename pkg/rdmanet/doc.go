@@ -12,7 +12,7 @@
 // net. A device must not be closed while its connections are used, since their
 // memory goes with it. Data is not encrypted: crypto/tls works over a Conn as over
 // any other. A connection takes a completion channel of the adapter's, a dialed one
-// an event channel, too, and three megabytes of registered memory unless [Config]
+// an event channel, too, and six megabytes of registered memory unless [Config]
 // says otherwise: the adapter's limits for a program (1,024 channels of either kind
 // by default) bound how many there are at once.
 //
@@ -24,8 +24,9 @@
 // message is a RDMA WRITE with immediate data, in which are a kind, a number of
 // receives that are granted, and a number of bytes:
 //
-//   - data: so many bytes were written into the ring, behind those before; a
-//     message does not go around the ring's end
+//   - data: so many bytes were written into the ring, behind those before, by this
+//     message or by a RDMA WRITE without immediate data before it; they do not go
+//     around the ring's end
 //   - update: nothing was written; the program has read so many bytes, whose space
 //     is free again
 //   - end: no more data follows

@@ -10,7 +10,7 @@ import (
 // Config says how large a connection is. The zero value is usable.
 type Config struct {
 	// RecvBuffer is how many bytes wait for Read at most; SendBuffer how many of
-	// Write are on their way. 4 KiB to 512 MiB; 0: 2 MiB and 1 MiB.
+	// Write are on their way. 4 KiB to 512 MiB; 0: 4 MiB and 2 MiB.
 	RecvBuffer, SendBuffer int
 	// Receives is how many messages of the peer wait at most, 8 to 1,023; 0: 128.
 	Receives int
@@ -19,13 +19,13 @@ type Config struct {
 // Bounds and defaults; our own tuning.
 const (
 	minBuffer, maxBuffer                      = 4 << 10, 512 << 20
-	defaultRecvBuffer, defaultSendBuffer      = 2 << 20, 1 << 20
+	defaultRecvBuffer, defaultSendBuffer      = 4 << 20, 2 << 20
 	minReceives, maxReceives, defaultReceives = 8, maxGrant, 128
 	// sends is the length of the send queue.
 	sends = 128
 	// chunk is the most bytes of a message: the peer reads one while the next is
-	// copied and sent.
-	chunk = 128 << 10
+	// copied and sent. Each costs a send of its own for its first packet.
+	chunk = 256 << 10
 )
 
 func (c *Config) withDefaults() (Config, error) {
@@ -115,7 +115,7 @@ func (e *Endpoint) make() (err error) {
 
 func (e *Endpoint) qpInit() verbs.QPInitAttr {
 	return verbs.QPInitAttr{
-		Type: verbs.RC, SendCQ: e.cq, RecvCQ: e.cq, SQSigAll: true,
+		Type: verbs.RC, SendCQ: e.cq, RecvCQ: e.cq,
 		Cap: verbs.QPCap{MaxSendWR: sends, MaxRecvWR: uint32(e.conf.Receives), MaxSendSGE: 1, MaxRecvSGE: 1},
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"net"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/softroce/softroce/pkg/verbs"
 )
 
@@ -30,9 +32,9 @@ func (c *Conn) wait(ready func() bool, by *deadline) error {
 		}
 		if !c.driving {
 			c.driving, c.solicited = true, !c.needsSends()
-			ctx, solicited := c.drive, c.solicited
+			ctx, solicited, bulk := c.drive, c.solicited, c.inBulk()
 			c.mu.Unlock()
-			err := c.step(ctx, solicited)
+			err := c.step(ctx, solicited, bulk)
 			c.mu.Lock()
 			c.driving = false
 			if err != nil {
@@ -99,12 +101,29 @@ func (c *Conn) kickDriver() {
 // does, the wait is for the peer's messages only: half of the wake-ups when one end
 // asks and the other answers.
 func (c *Conn) needsSends() bool {
-	return c.finishing || c.inWrite && c.window > 0 && c.credits > reserve || c.posted+reserve >= sends
+	return c.finishing || c.inWrite && c.window > 0 && c.credits > reserve || c.posted()+reserve+1 >= sends
+}
+
+// inBulk says that much data goes one way, as far as one can tell: then the next
+// completions are not far, and who naps takes in several at once, where each event
+// would wake somebody for one. Who asks and answers gets events.
+func (c *Conn) inBulk() bool {
+	return c.inWrite && c.sent-c.done > uint64(c.e.conf.SendBuffer)/2 || c.recvd-c.answered > bulkAfter
+}
+
+// nap takes in completions after short sleeps, a few times.
+func (c *Conn) nap(ctx context.Context, wcs []verbs.WC) (n int, err error) {
+	for i := 0; i < naps && n == 0 && err == nil && ctx.Err() == nil; i++ {
+		ts := unix.NsecToTimespec(int64(napTime))
+		_ = unix.Nanosleep(&ts, nil) // a shorter one is as good
+		n, err = c.e.cq.Poll(wcs)
+	}
+	return n, err
 }
 
 // step takes in completions, waiting for the first, until ctx ends the wait. The
 // caller is the one that drives.
-func (c *Conn) step(ctx context.Context, solicited bool) error {
+func (c *Conn) step(ctx context.Context, solicited, bulk bool) error {
 	var wcs [32]verbs.WC
 	cq := c.e.cq
 	for start := time.Now(); ; {
@@ -118,6 +137,12 @@ func (c *Conn) step(ctx context.Context, solicited bool) error {
 		}
 		if time.Since(start) > spin {
 			break
+		}
+	}
+	if bulk {
+		if n, err := c.nap(ctx, wcs[:]); err != nil || n > 0 {
+			c.handle(wcs[:n])
+			return err
 		}
 	}
 	if err := cq.ReqNotify(solicited); err != nil {
@@ -152,16 +177,12 @@ func (c *Conn) handle(wcs []verbs.WC) {
 		switch {
 		case wc.Status != verbs.WCSuccess:
 			c.fail(failure(wc))
-			if !wc.Opcode.IsRecv() {
-				c.posted--
-			}
 		case wc.Opcode.IsRecv():
 			recvs++
 			if !c.came(wc) {
 				c.fail(errProtocol)
 			}
 		default:
-			c.posted--
 			c.went(wc.WRID)
 		}
 	}
@@ -176,15 +197,11 @@ func (c *Conn) handle(wcs []verbs.WC) {
 }
 
 // went takes in that a send, and what was sent before it, is in the peer's adapter.
-func (c *Conn) went(id uint64) {
-	switch id {
-	case lastWord | kindEnd:
-		c.endDone = true
-	case lastWord | kindClose:
-		c.endDone, c.closeDone = true, true
-	default:
-		c.done += id
-	}
+func (c *Conn) went(number uint64) {
+	w := c.onWay[number%sends]
+	c.completed, c.done = number+1, w.upTo
+	c.closeDone = c.closeDone || w.kind == kindClose
+	c.endDone = c.endDone || w.kind == kindEnd || w.kind == kindClose
 }
 
 // came takes in a message; false: it cannot be one of a peer that keeps to the
@@ -204,7 +221,7 @@ func (c *Conn) came(wc *verbs.WC) bool {
 	c.credits += m.grant()
 	switch m.kind() {
 	case kindData:
-		if n == 0 || uint64(wc.ByteLen) != n || c.eof || c.recvd+n-c.told > uint64(c.e.conf.RecvBuffer) {
+		if n == 0 || wc.ByteLen != 0 && uint64(wc.ByteLen) != n || c.eof || c.recvd+n-c.told > uint64(c.e.conf.RecvBuffer) {
 			return false
 		}
 		c.recvd += n
