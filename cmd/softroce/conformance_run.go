@@ -24,6 +24,7 @@ import (
 type conformanceFlags struct {
 	target, agent, token string
 	cm                   uint16
+	except, golden       string
 	local, iface         string
 	name                 string
 	only, level          string
@@ -49,7 +50,11 @@ output, in place of the tree.
 
 A file of exceptions has lines "ID reason": statements that the target is known to fail, for a reason outside of it.
 
-The status is 0 when no must failed, 1 when one did that is no exception, or when an exception passes or has no case,
+With --golden the file has what an earlier run against the same target found, and only what differs from it counts: a
+driver whose deviations are known is watched that way.
+
+The status is 0 when no must failed, 1 when one did that is no exception, or when an exception passes or has no case, or
+when something differs from --golden,
 and 2 when the run could not be made.`,
 		Example: `  softroce conformance run --target 192.0.2.1
   softroce conformance run --target 192.0.2.1 --only RDR,ATM-03 --pcap .
@@ -69,16 +74,19 @@ and 2 when the run could not be made.`,
 	fl.StringVar(&f.iface, "iface", "", "interface to send from (default: the one of the route to the target)")
 	fl.StringVar(&f.name, "name", "", "what reports call the target (default: its device and address)")
 	fl.StringVar(&f.only, "only", "", "cases by id, section's prefix or pattern, as RDR,ATM-03,PSN-1* (default: all)")
+	fl.StringVar(&f.except, "except", "", "cases to leave out, likewise: what the target does not survive for instance")
 	fl.StringVar(&f.level, "level", "may", "run this level and those above: may, should, must")
 	fl.Uint64Var(&f.seed, "seed", 1, "where a case's random numbers begin")
 	fl.DurationVar(&f.wait, "wait", 2*time.Second, "how long an answer may take")
 	fl.DurationVar(&f.quiet, "quiet", 30*time.Millisecond, "how long a silence must last to be believed")
 	fl.StringVar(&f.exceptions, "exceptions", "", "file that names statements that the target is known to fail")
+	fl.StringVar(&f.golden, "golden", "", "results of an earlier run (--json): what ends otherwise than there is what counts")
 	fl.StringVar(&f.pcap, "pcap", "", "directory for the packets, a pcapng a case")
 	fl.StringVar(&f.json, "json", "", "file for the results as JSON")
 	fl.StringVar(&f.junit, "junit", "", "file for the results as JUnit's XML")
 	fl.StringVar(&f.html, "html", "", "file for the results as one HTML page")
 	_ = c.MarkFlagRequired("target") // the flag is there
+	c.MarkFlagsMutuallyExclusive("golden", "exceptions")
 	return c
 }
 
@@ -94,6 +102,10 @@ func runConformance(ctx context.Context, f *conformanceFlags, stdout, stderr io.
 	ex, err := f.readExceptions()
 	if err != nil {
 		return &exitError{exitUsage, fmt.Errorf("conformance: %w", err)}
+	}
+	golden, err := f.readGolden()
+	if err != nil {
+		return &exitError{exitUsage, fmt.Errorf("conformance: --golden: %w", err)}
 	}
 	target, err := resolveTarget(ctx, f.target)
 	if err != nil {
@@ -115,7 +127,7 @@ func runConformance(ctx context.Context, f *conformanceFlags, stdout, stderr io.
 		cm := suite.NewCM(link, f.cm, f.seed)
 		cfg.Dial = func() (suite.Agent, *agent.Hello, error) { return cm, cm.Hello(), nil }
 	}
-	s := &conformanceRun{flags: f, exceptions: ex, target: target, stdout: stdout, stderr: stderr}
+	s := &conformanceRun{flags: f, exceptions: ex, golden: golden, target: target, stdout: stdout, stderr: stderr}
 	return s.run(ctx, cfg)
 }
 
@@ -128,6 +140,9 @@ func (f *conformanceFlags) config() (suite.Config, error) {
 	}
 	if cfg.Only, err = parseOnly(f.only); err != nil {
 		return cfg, fmt.Errorf("--only: %w", err)
+	}
+	if cfg.Except, err = parseOnly(f.except); err != nil {
+		return cfg, fmt.Errorf("--except: %w", err)
 	}
 	if f.wait <= 0 || f.quiet <= 0 {
 		return cfg, errors.New("--wait and --quiet: want durations above 0")
@@ -177,6 +192,18 @@ func (f *conformanceFlags) readExceptions() (*report.Exceptions, error) {
 	return report.ParseExceptions(in)
 }
 
+func (f *conformanceFlags) readGolden() (*report.Run, error) {
+	if f.golden == "" {
+		return nil, nil
+	}
+	in, err := os.Open(f.golden)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	return report.ReadJSON(in)
+}
+
 // resolveTarget gives the address of a target; of a name's addresses the first.
 func resolveTarget(ctx context.Context, host string) (netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
@@ -211,6 +238,7 @@ func (f *conformanceFlags) dialer(ctx context.Context, target, local netip.Addr)
 type conformanceRun struct {
 	flags          *conformanceFlags
 	exceptions     *report.Exceptions
+	golden         *report.Run // nil: none
 	target         netip.Addr
 	stdout, stderr io.Writer
 }
@@ -273,6 +301,9 @@ func (s *conformanceRun) finish(rec *report.Recorder, broken error) error {
 	r, f := rec.Run, s.flags
 	r.MS = float64(time.Since(r.Began).Microseconds()) / 1000
 	complaints := r.Complaints(s.exceptions, func(id string) bool { has, _ := tested(id); return has })
+	if s.golden != nil {
+		complaints = r.Against(s.golden)
+	}
 	if rec.Tree != nil {
 		rec.Tree.Summary(r, complaints)
 	}

@@ -541,14 +541,15 @@ class Session:
         inv = op in (OPS['LOCAL_INV'], OPS['SEND_WITH_INV'])
         wr = SendWR(wr_id=w.get('id', 0), opcode=op, num_sge=len(sges), sg=sges, send_flags=flags,
                     imm_data=w.get('inv', 0) if inv else socket.htonl(w.get('imm', 0)))
-        if w['op'].startswith('RDMA') or w['op'] in ('FLUSH', 'ATOMIC_WRITE'):
+        # The three share their place in the request, and a datagram's is followed as a pointer.
+        if qp.qp_type == TYPES['UD']:
+            if not w.get('ah'):
+                raise invalid('the request has no address handle')
+            wr.set_wr_ud(self.find('ah', w), w.get('remote_qpn', 0), w.get('remote_qkey', 0))
+        elif w['op'].startswith('RDMA') or w['op'] in ('FLUSH', 'ATOMIC_WRITE'):
             wr.set_wr_rdma(w.get('rkey', 0), w.get('addr', 0))
         elif w['op'].startswith('ATOMIC'):
             wr.set_wr_atomic(w.get('rkey', 0), w.get('addr', 0), w.get('compare_add', 0), w.get('swap', 0))
-        elif w.get('ah'):
-            wr.set_wr_ud(self.find('ah', w), w.get('remote_qpn', 0), w.get('remote_qkey', 0))
-        elif qp.qp_type == TYPES['UD']:
-            raise invalid('the request has no address handle')
         return lambda: (qp.post_send(wr), keep)[0]
 
     def bind_wr(self, qp, w, flags):

@@ -31,7 +31,7 @@ func timeoutFirst(t *suite.T) {
 	posted := time.Now()
 	f := sends(p, 1, 1)[0]
 	again := p.Repeated(bth.RCSendOnly, psnOf(f))
-	if took := again.Time.Sub(posted); took < least {
+	if took := again.Time.Sub(posted); took < least-least/20 { // a clock that ticks ends a little early
 		t.Failed(fmt.Sprintf("no resend within %v", least), fmt.Sprintf("one %v after the request was posted", took))
 	}
 	took := again.Time.Sub(f.Time)

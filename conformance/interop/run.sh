@@ -12,15 +12,19 @@ REPO=$(cd "$HERE/../.." && pwd)
 . "$HERE/lab.sh"
 # shellcheck source=image.sh
 . "$HERE/image.sh"
+# shellcheck source=suite.sh
+. "$HERE/suite.sh"
 
 usage() {
     cat <<-'U'
-	usage: run.sh [-r] [-k] [-s] [-l] [-f] [-o DIR] [-b FILE] [REGEXP]
+	usage: run.sh [-r] [-k] [-s] [-l] [-c] [-g] [-f] [-o DIR] [-b FILE] [REGEXP]
 	  REGEXP  run only the cases whose name it matches
 	  -r      reference run: a second guest takes softroce's place, so kernel rxe meets kernel rxe
 	  -k      keep the captures and logs of passed cases too
 	  -s      boot, print how to reach the guest, and wait until interrupted
 	  -l      list the cases and stop
+	  -c      only the conformance suite against the guest (else it comes last, unless there is a REGEXP)
+	  -g      the same, and what it finds is written into conformance/results
 	  -f      build the guest's image afresh
 	  -o DIR  put logs and captures there (default: a directory of their own under TMPDIR)
 	  -b FILE test this softroce command instead of building it
@@ -28,13 +32,15 @@ usage() {
 }
 
 # Read by lab.sh, too: guests, args, program.
-guests=1 args=() program='' shell='' list='' fresh='' out=''
-while getopts rkslfo:b:h option; do
+guests=1 args=() program='' shell='' list='' fresh='' out='' only='' write=''
+while getopts rkslcgfo:b:h option; do
     case $option in
         r) guests=2; args+=(-reference) ;;
         k) args+=(-keep) ;;
         s) shell=yes ;;
         l) list=yes ;;
+        c) only=yes ;;
+        g) only=yes write=yes ;;
         f) fresh=yes ;;
         o) out=$OPTARG ;;
         b) program=$OPTARG ;;
@@ -45,6 +51,7 @@ done
 shift $((OPTIND - 1))
 [ $# -le 1 ] || { usage >&2; exit 2; }
 [ $# = 0 ] || args+=(-run "$1")
+[ -z "$only" ] || [ "$guests$#" = 10 ] || { usage >&2; exit 2; }
 
 [ -z "$program" ] || [ -x "$program" ] || cannot "-b $program is not a program"
 command -v go >/dev/null || cannot "Go is not installed (or not in PATH)"
@@ -79,9 +86,14 @@ if [ -n "$shell" ]; then
     await "$SPAWNED"
 fi
 
-[ "$guests" = 2 ] || args+=(-softroce "$RUN/bin/softroce")
-start_driver "${args[@]}"
 status=0
-await "$DRIVER" || status=$?
+if [ -z "$only" ]; then
+    [ "$guests" = 2 ] || args+=(-softroce "$RUN/bin/softroce")
+    start_driver "${args[@]}"
+    await "$DRIVER" || status=$?
+fi
+if [ -n "$only" ] || [ "$guests$#" = 10 ] && [ $status -le 1 ]; then
+    suite "$write" || status=1
+fi
 say "took $((SECONDS - start)) s"
 exit "$status"

@@ -225,7 +225,7 @@ func (p *Peer) State(want string) {
 	}
 }
 
-// Init, RTR and RTS are what the usual way to these states sets.
+// Init are the attributes for INIT, as RTR and RTS are for these states, on the usual way.
 func (p *Peer) Init() *agent.Attrs {
 	a := &agent.Attrs{State: new("INIT"), PKeyIndex: new(p.Options.PKeyIndex), Port: new(1)}
 	if p.datagram() {

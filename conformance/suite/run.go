@@ -28,6 +28,7 @@ type Config struct {
 	Wait, Quiet time.Duration // [2 s], [30 ms]
 	Level       Level         // the lowest that is run
 	Only        []string      // ids, sections' prefixes (RDR) or patterns as of path.Match; empty: all
+	Except      []string      // likewise: what is left out, because the target does not survive it for instance
 
 	// Progress is called after each case; n counts from 1.
 	Progress func(n, total int, r *Result)
@@ -109,7 +110,7 @@ func (r *runner) dial() error {
 
 func (r *runner) hangUp() {
 	if c, ok := r.agent.(io.Closer); ok {
-		c.Close()
+		_ = c.Close() // it is given up
 	}
 	r.agent = nil
 }
@@ -136,6 +137,10 @@ func (r *runner) find(id string) *Case {
 
 func (r *runner) one(s Statement) Result {
 	res := Result{Statement: s, Began: time.Now(), names: map[bth.QPN]string{}}
+	if len(r.cfg.Except) > 0 && matches(r.cfg.Except, s.ID) {
+		res.Outcome, res.Reason = Skip, "left out"
+		return res
+	}
 	c := r.find(s.ID)
 	if c == nil {
 		res.Outcome, res.Reason = Skip, "no case"
