@@ -176,6 +176,14 @@ var rules = []rule{
 		may: []string{"pkg/bth"}, testsMay: coreTests, pure: true, noChannels: true, noStd: engine,
 	},
 	{
+		path: "internal/trace", is: "packets of a capture as the stories of their connections, as text and as a page", never: "a socket, a file, a protocol rule of the adapter's",
+		may: []string{"pkg/bth", "internal/capture"}, testsMay: coreTests,
+	},
+	{
+		path: "internal/tap", is: "the packets of a running adapter, for tools", never: "files, what is done with the packets",
+		may: []string{"pkg/bth", "pkg/verbs", "internal/devctl", "internal/uapi"}, testsMay: join(edgeTests, []string{"pkg/adapter", "pkg/rdmanet"}),
+	},
+	{
 		path: "internal/nic", is: "the adapter: workers, handles, limits, GIDs, timers, the control plane's server", never: "a header's byte, a protocol rule",
 		may:      join(leaves, []string{"pkg/transport", "pkg/udp4791", "internal/shm", "internal/shm/foreign", "internal/uapi", "internal/cm", "internal/capture", "internal/impair", "internal/raceorder", netlink}),
 		testsMay: join(edgeTests, []string{"pkg/verbs", "pkg/adapter"}), unix: true,
@@ -284,7 +292,7 @@ var rules = []rule{
 	},
 	{
 		path: "cmd/softroce/...", is: "flags, signals, output", never: "logic worth a test of its own",
-		may:      join(public, []string{"internal/nic", "internal/shm", "internal/capture", "internal/metrics", "internal/demo", "internal/pingpong", "internal/rping", "internal/cmtime", "internal/nc", "internal/perf", "internal/inspect", "conformance/wire", "conformance/agent", "conformance/agent/verbsagent", "conformance/suite", "conformance/cases", "conformance/report", cobra, pflag, prometheus}),
+		may:      join(public, []string{"internal/nic", "internal/shm", "internal/capture", "internal/tap", "internal/trace", "internal/metrics", "internal/demo", "internal/pingpong", "internal/rping", "internal/cmtime", "internal/nc", "internal/perf", "internal/inspect", "conformance/wire", "conformance/agent", "conformance/agent/verbsagent", "conformance/suite", "conformance/cases", "conformance/report", cobra, pflag, prometheus}),
 		testsMay: edgeTests, unix: true,
 	},
 	{

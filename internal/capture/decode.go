@@ -22,9 +22,16 @@ var ErrLink = errors.New("read capture: link type not understood")
 // after the packets before them; ErrLink, after all packets, when frames had to
 // be left out.
 func Decode(r io.Reader, f func(Record)) error {
+	_, err := DecodeAll(r, f)
+	return err
+}
+
+// DecodeAll is Decode that also counts the frames of the file, those that are no
+// RoCEv2 packets among them.
+func DecodeAll(r io.Reader, f func(Record)) (frames int, err error) {
 	src, err := openSource(r)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	var (
 		fr      frame
@@ -36,8 +43,9 @@ func Decode(r io.Reader, f func(Record)) error {
 			if errors.Is(err, io.EOF) {
 				break
 			}
-			return err
+			return number - 1, err
 		}
+		frames = number
 		if !knownLink(fr.link) {
 			skipped++
 			strange = fmt.Errorf("%w: %d frames left out, the last of type %d", ErrLink, skipped, fr.link)
@@ -48,7 +56,7 @@ func Decode(r io.Reader, f func(Record)) error {
 			f(rec)
 		}
 	}
-	return strange
+	return frames, strange
 }
 
 // decodeFrame describes a frame; ok is false when it is no packet to port 4791.
@@ -59,9 +67,10 @@ func decodeFrame(f *frame) (rec Record, ok bool) {
 	}
 	rec = Record{
 		Time: f.time, Src: netip.AddrPortFrom(d.src, d.srcPort), Dst: netip.AddrPortFrom(d.dst, rocePort),
-		Comment: f.comment, Length: len(d.payload),
+		Comment: f.comment, Length: len(d.payload), Way: f.way, Raw: d.payload, Wire: d.wire,
 	}
 	rec.Cut = len(f.data) < f.length
+	rec.TOS, rec.TTL = tosAndTTL(d.ip)
 	want, got, err := bth.ICRCOfIPPacket(d.ip)
 	switch {
 	case err == nil:
@@ -82,6 +91,7 @@ type datagram struct {
 	src, dst netip.Addr
 	srcPort  uint16
 	payload  []byte // up to the end that the UDP length names, or that was captured
+	wire     int    // its length by the UDP header
 }
 
 // locate finds a UDP datagram to port 4791 behind an IP header with or without
@@ -112,8 +122,17 @@ func locate(ip []byte) (d datagram, ok bool) {
 	}
 	d.srcPort = binary.BigEndian.Uint16(udp)
 	end := min(max(int(binary.BigEndian.Uint16(udp[4:])), udpLen), len(udp))
-	d.payload = udp[udpLen:end]
+	d.payload, d.wire = udp[udpLen:end], max(int(binary.BigEndian.Uint16(udp[4:]))-udpLen, end-udpLen)
 	return d, true
+}
+
+// tosAndTTL are the type of service and the time to live of an IP header, or
+// IPv6's words for them.
+func tosAndTTL(ip []byte) (tos, ttl uint8) {
+	if ip[0]>>4 == 4 {
+		return ip[1], ip[8]
+	}
+	return ip[0]<<4 | ip[1]>>4, ip[7]
 }
 
 // behindExtensions returns the UDP header behind a chain of IPv6 extension

@@ -180,8 +180,11 @@ func (p *pcapng) packet(f *frame, typ uint32, b []byte) error {
 	}
 	if padded := 20 + (int(n)+3)&^3; padded <= len(b) {
 		p.options(b[padded:], func(code uint16, v []byte) {
-			if code == optComment {
+			switch {
+			case code == optComment:
 				f.comment = string(v)
+			case code == optFlags && len(v) >= 4:
+				f.way = Direction(p.order.Uint32(v) & 3)
 			}
 		})
 	}

@@ -21,6 +21,17 @@ const (
 	ICRCWrong
 )
 
+// Direction says which way a packet went at the one who captured it, as a
+// pcapng's flags say it.
+type Direction uint8
+
+// Directions.
+const (
+	Unknown  Direction = 0 // the file does not say
+	Inbound  Direction = flagInbound
+	Outbound Direction = flagOutbound
+)
+
 // Record describes one packet to UDP port 4791.
 type Record struct {
 	Number    int       // of the frame in the file, from 1
@@ -40,6 +51,10 @@ type Record struct {
 	Cut       bool   // the capture does not hold the whole frame
 	Malformed string // why the packet is malformed; empty when it is not
 	Comment   string // the file's comment on the packet, as it stands there
+	Way       Direction
+	TOS, TTL  uint8
+	Wire      int    // bytes from BTH to ICRC on the wire; more than Length when the packet is cut
+	Raw       []byte // the Length bytes, valid until the next packet
 }
 
 // Bad reports whether the packet is malformed or its ICRC is wrong.

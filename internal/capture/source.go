@@ -30,6 +30,7 @@ type frame struct {
 	data    []byte    // valid until the next frame
 	length  int       // on the wire; more than len(data) when cut
 	comment string
+	way     Direction
 }
 
 // source yields the frames of a capture file, io.EOF after the last.

@@ -6,6 +6,7 @@ package devctl
 
 import (
 	"context"
+	"os"
 	"syscall"
 
 	"github.com/softroce/softroce/internal/uapi"
@@ -23,6 +24,9 @@ type Device interface {
 	// Channel makes a request that is answered by a uapi.HandleReply and the
 	// reading end of a pipe of records of size bytes.
 	Channel(op string, code uapi.Op, req uapi.Body, size int) (handle uint32, r Records, err error)
+	// Stream makes a request that is answered by a uapi.HandleReply and the reading
+	// end of a pipe, which the caller closes.
+	Stream(op string, code uapi.Op, req uapi.Body) (handle uint32, r *os.File, err error)
 	// Done is closed when the adapter is gone.
 	Done() <-chan struct{}
 }

@@ -118,8 +118,9 @@ type Adapter struct {
 	workers []*worker
 	keys    *mrtable.Table
 	status  *uapi.StatusPage
-	page    *shm.Segment // behind status
-	tap     atomic.Pointer[capture.Writer]
+	page    *shm.Segment         // behind status
+	tap     atomic.Pointer[taps] // nil while nobody captures
+	streams captures
 	gids    gidTable
 	ledger  *ledger
 	qpns    *qpnAllocator
@@ -188,7 +189,7 @@ func New(cfg Config) (*Adapter, error) {
 	}
 	a.gids.entries.Store(&gids)
 	a.guid = guidOf(gids[0].addr)
-	a.tap.Store(cfg.Capture)
+	a.tapFile(cfg.Capture)
 	err = a.open(gids)
 	a.openRoutes()
 	for _, w := range a.workers {

@@ -6,6 +6,7 @@ package nic
 // unmapped and closed.
 func (p *program) release() {
 	p.process.Revoke()
+	p.endCaptures()
 	p.mu.Lock()
 	p.releaseCM()
 	p.markKeys()

@@ -133,10 +133,11 @@ func (w *worker) setSource(meta *udp4791.RecvMeta, id uint16) {
 
 // deliver gives a proven packet to the engine.
 func (w *worker) deliver(q *qp, meta *udp4791.RecvMeta, buf []byte, v *icrcVerdict) {
-	verdict := w.handTo(q)
 	if tap := w.a.tap.Load(); tap != nil {
-		w.captureIn(tap, meta, buf, v, verdict.String())
-	} else if verdict == transport.Accepted {
+		w.deliverSeen(tap, q, meta, buf, v)
+		return
+	}
+	if verdict := w.handTo(q); verdict == transport.Accepted {
 		w.taken = q
 	}
 }
@@ -167,7 +168,7 @@ func (w *worker) accepted(q *qp) {
 func (w *worker) drop(meta *udp4791.RecvMeta, buf []byte, why Drop) {
 	w.stats.Drops[why]++
 	if tap := w.a.tap.Load(); tap != nil {
-		w.captureIn(tap, meta, buf, &icrcVerdict{}, "dropped: "+why.String())
+		w.captureDrop(tap, meta, buf, why)
 	}
 }
 

@@ -108,6 +108,10 @@ var handlers = map[uapi.Op]handler{
 	uapi.OpJoinCM:           on((*program).joinCM),
 	uapi.OpLeaveCM:          on((*program).leaveCM),
 
+	uapi.OpStartCapture: unlocked(on((*program).startCapture)),
+	uapi.OpStopCapture:  unlocked(on((*program).stopCapture)),
+	uapi.OpQueryCapture: unlocked(on((*program).queryCapture)),
+
 	uapi.OpListResources: unlocked(on((*program).listResources)),
 	uapi.OpListCounters:  unlocked(on((*program).listCounters)),
 }

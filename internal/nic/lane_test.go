@@ -24,7 +24,7 @@ func twoWorkers(t *testing.T) (from, to *worker, tape *bytes.Buffer, flush func(
 		t.Fatal(err)
 	}
 	a := &Adapter{}
-	a.tap.Store(tap)
+	a.tap.Store(&taps{file: tap})
 	for i := range 2 {
 		a.workers = append(a.workers, &worker{a: a, index: i, asleep: new(atomic.Uint32)})
 	}

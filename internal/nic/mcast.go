@@ -237,7 +237,7 @@ func (w *worker) acceptMulticast(meta *udp4791.RecvMeta, buf []byte, from origin
 	}
 	copies := len(h.qps) + w.spread(h.mcastGroup, meta, buf, &v)
 	if tap := w.a.tap.Load(); tap != nil {
-		w.captureIn(tap, meta, buf, &v, fmt.Sprintf("multicast to %d queue pairs", copies))
+		w.captureGroup(tap, h, meta, buf, &v, copies)
 	}
 	w.deliverAll(h, meta, &v)
 }

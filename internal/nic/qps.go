@@ -164,7 +164,7 @@ func (w *worker) resolve(q *qp, a *qpstate.Attr, m qpstate.Mask) (*connection, e
 	c.flow, c.route, c.here = flow, w.route(dst), w.a.isLocal(dst)
 	c.path = transport.Path{
 		Src: gid, Dst: a.AH.DGID, SrcPort: port, TrafficClass: a.AH.TrafficClass, HopLimit: hop,
-		FlowLabel: a.AH.FlowLabel, Flow: int32(flow), NoICRC: c.here && w.a.tap.Load() == nil, Near: c.here,
+		FlowLabel: a.AH.FlowLabel, Flow: int32(flow), NoICRC: c.here && !w.a.streams.icrc.Load(), Near: c.here,
 	}
 	if !c.here {
 		c.path.Peers = w.peers

@@ -84,6 +84,10 @@ const (
 	OpSetCMOption      Op = 50
 	OpJoinCM           Op = 51
 	OpLeaveCM          Op = 52
+
+	OpStartCapture Op = 62
+	OpStopCapture  Op = 63
+	OpQueryCapture Op = 64
 )
 
 var opNames = map[Op]string{
@@ -95,6 +99,7 @@ var opNames = map[Op]string{
 	OpCreateSRQ: "create SRQ", OpModifySRQ: "modify SRQ", OpQuerySRQ: "query SRQ", OpDestroySRQ: "destroy SRQ",
 	OpAllocMW: "alloc MW", OpDeallocMW: "dealloc MW", OpReregMR: "rereg MR", OpAllocMR: "alloc MR",
 	OpAdviseMR: "advise MR", OpResizeCQ: "resize CQ", OpAttachMcast: "attach multicast", OpDetachMcast: "detach multicast",
+	OpStartCapture: "start capture", OpStopCapture: "stop capture", OpQueryCapture: "query capture",
 	OpListResources: "list resources", OpListCounters: "list counters",
 	OpCreateCMChannel: "create CM channel", OpDestroyCMChannel: "destroy CM channel", OpCreateCMID: "create CM id",
 	OpDestroyCMID: "destroy CM id", OpBindCM: "bind CM id", OpResolveCMAddr: "resolve address", OpResolveCMRoute: "resolve route",

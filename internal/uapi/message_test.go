@@ -53,6 +53,8 @@ var messages = []func() message{
 	func() message { return &AdviseMRRequest{} },
 	func() message { return &ResizeCQRequest{} },
 	func() message { return &ListResourcesRequest{} },
+	func() message { return &StartCaptureRequest{} },
+	func() message { return &CaptureReply{} },
 	func() message { return &ListResourcesReply{} },
 	func() message { return &ListCountersRequest{} },
 	func() message { return &ListCountersReply{} },

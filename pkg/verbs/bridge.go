@@ -3,6 +3,7 @@ package verbs
 import (
 	"context"
 	"errors"
+	"os"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -38,6 +39,19 @@ func (b bridge) Channel(op string, code uapi.Op, req uapi.Body, size int) (uint3
 		return 0, nil, &Error{Op: op, Errno: unix.EPROTO, Text: err.Error()}
 	}
 	return rep.Handle, bridgeRecords{r}, nil
+}
+
+func (b bridge) Stream(op string, code uapi.Op, req uapi.Body) (uint32, *os.File, error) {
+	var rep uapi.HandleReply
+	fds, err := b.d.ctl.call(op, code, req, &rep, nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	if len(fds) != 1 {
+		closeAll(fds)
+		return 0, nil, &Error{Op: op, Errno: unix.EPROTO, Text: "the adapter sent no pipe"}
+	}
+	return rep.Handle, os.NewFile(uintptr(fds[0]), op), nil
 }
 
 func (b bridge) Done() <-chan struct{} { return b.d.dying }
