@@ -45,6 +45,7 @@ type daemonFlags struct {
 	window    int
 	recvBuf   int
 	gso       string
+	backend   string
 	pprof     string
 	crc       string
 	strict    bool
@@ -79,6 +80,7 @@ The socket is --socket, else $SOFTROCE_SOCKET, else softroce/softroce.sock in $X
 	fl.IntVar(&f.workers, "workers", 0, "receive sockets and threads, 1 to 8 (default: one per CPU)")
 	fl.IntVar(&f.window, "window", 0, "most bytes in flight on one queue pair (default: the engine's)")
 	fl.IntVar(&f.recvBuf, "recv-buffer", 0, "socket receive buffer in bytes (default: up to 8 MiB)")
+	fl.StringVar(&f.backend, "backend", "udp", "way to the network: udp, or packet, which checks whole IP headers and needs CAP_NET_RAW")
 	fl.StringVar(&f.gso, "gso", "auto", "UDP segmentation and receive offload: auto, on or off")
 	fl.StringVar(&f.crc, "crc", "", "how to compute the ICRC, as hash/crc32; a wrong name is answered with those of this CPU (default: the best)")
 	fl.StringVar(&f.pprof, "pprof", "", "address for CPU and memory profiles, as 127.0.0.1:6060 (default: none)")
@@ -148,6 +150,9 @@ func (f *daemonFlags) config(log *slog.Logger) (nic.Config, error) {
 	var err error
 	if cfg.Offload, err = nic.ParseOffload(f.gso); err != nil {
 		return cfg, fmt.Errorf("--gso: %w", err)
+	}
+	if cfg.Backend, err = nic.ParseBackend(f.backend); err != nil {
+		return cfg, fmt.Errorf("--backend: %w", err)
 	}
 	if f.crc != "" {
 		if err := bth.SetCRC(f.crc); err != nil {

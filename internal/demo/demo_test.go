@@ -20,8 +20,8 @@ func addrs(t *testing.T) [2]netip.Addr {
 // cell sets what the matrix asks for.
 func cell(t *testing.T) func(*adapter.Config) {
 	t.Helper()
-	offload, workers := testmatrix.Offload(t), testmatrix.Workers(t, 0)
-	return func(c *adapter.Config) { c.Offload, c.Workers = offload, workers }
+	offload, workers, backend := testmatrix.Offload(t), testmatrix.Workers(t, 0), testmatrix.Backend(t)
+	return func(c *adapter.Config) { c.Offload, c.Workers, c.Backend = offload, workers, backend }
 }
 
 func TestDemo(t *testing.T) {

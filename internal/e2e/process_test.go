@@ -58,7 +58,7 @@ func startDaemon(t *testing.T, addr netip.Addr, socket string, more ...string) *
 	d := &daemon{t: t, addr: addr, socket: socket, log: &lockedBuffer{}}
 	args := []string{
 		"daemon", "--addr", addr.String(), "--socket", socket, "--metrics", addr.String() + ":0",
-		"--gso", testmatrix.Offload(t).String(), "--workers", strconv.Itoa(testmatrix.Workers(t, 0)),
+		"--backend", testmatrix.Backend(t).String(), "--gso", testmatrix.Offload(t).String(), "--workers", strconv.Itoa(testmatrix.Workers(t, 0)),
 	}
 	args = append(args, more...)
 	d.cmd = exec.Command(binaries.softroce, args...)

@@ -40,7 +40,13 @@ func ParseOffload(s string) (Offload, error) { return udp4791.ParseOffload(s) }
 // Backend is the way to the network, see udp4791.
 type Backend = udp4791.Backend
 
-// ParseBackend reads udp.
+// The backends, see udp4791.
+const (
+	BackendUDP    = udp4791.BackendUDP
+	BackendPacket = udp4791.BackendPacket
+)
+
+// ParseBackend reads udp or packet.
 func ParseBackend(s string) (Backend, error) { return udp4791.ParseBackend(s) }
 
 // Config says what an adapter is. One of Addrs and Interface is required;

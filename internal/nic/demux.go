@@ -65,6 +65,10 @@ func (w *worker) accept(meta *udp4791.RecvMeta, buf []byte, from origin) {
 		w.drop(meta, buf, DropTruncated)
 		return
 	}
+	if meta.Fault != udp4791.FaultNone {
+		w.drop(meta, buf, dropOfFault(meta.Fault))
+		return
+	}
 	if err := w.pkt.Parse(buf); err != nil {
 		w.drop(meta, buf, dropOfParse(err))
 		return

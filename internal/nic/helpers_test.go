@@ -19,7 +19,7 @@ import (
 func startAdapter(t testing.TB, change func(*Config)) *Adapter {
 	t.Helper()
 	cfg := Config{
-		Addrs: testaddr.Take(t, 1), Workers: testmatrix.Workers(t, 2), RecvBuffer: 212992, Offload: testmatrix.Offload(t),
+		Addrs: testaddr.Take(t, 1), Workers: testmatrix.Workers(t, 2), RecvBuffer: 212992, Offload: testmatrix.Offload(t), Backend: testmatrix.Backend(t),
 	}
 	if testing.Verbose() {
 		cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))

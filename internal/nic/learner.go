@@ -109,8 +109,7 @@ func (l *learner) check(now time.Time, meta *udp4791.RecvMeta, p *bth.Packet) (v
 	v4 := meta.Dst.Is4()
 	v.want, v.got = bth.ICRC(l.seed(meta, n), raw[:n-bth.ICRCLen]), p.ICRC()
 	if v4 && meta.IDKnown {
-		v.id, v.idKnown = meta.ID, true
-		v.want = bth.PatchICRC(v.want, 0, meta.ID, n)
+		v.seen(meta, n)
 	}
 	if v.want == v.got {
 		v.ok, v.idKnown = true, v4
@@ -134,6 +133,17 @@ func (l *learner) check(now time.Time, meta *udp4791.RecvMeta, p *bth.Packet) (v
 		l.solve(meta, id)
 	}
 	return v
+}
+
+// seen puts the identification in that the backend saw: in a merged buffer the
+// first one's, from which the others count up, or which they all have.
+func (v *icrcVerdict) seen(meta *udp4791.RecvMeta, n int) {
+	zero := v.want
+	v.id, v.idKnown = meta.ID+uint16(meta.SegIndex), true
+	v.want = bth.PatchICRC(zero, 0, v.id, n)
+	if v.want != v.got && meta.SegIndex > 0 && bth.PatchICRC(zero, 0, meta.ID, n) == v.got {
+		v.id, v.want = meta.ID, v.got
+	}
 }
 
 // solve remembers the identification of a buffer's first datagram.
@@ -229,6 +239,13 @@ func (l *learner) proveRun(meta *udp4791.RecvMeta, run []byte, n int) (count int
 		want := bth.FinishICRC(bth.UpdateCRC(v, run[bth.BTHLen:n-bth.ICRCLen]))
 		got := binary.LittleEndian.Uint32(run[n-bth.ICRCLen:])
 		k := uint16(meta.SegIndex + count)
+		if v4 && meta.IDKnown {
+			if bth.PatchICRC(want, 0, meta.ID+k, n) != got && bth.PatchICRC(want, 0, meta.ID, n) != got {
+				break
+			}
+			count++
+			continue
+		}
 		ok := want == got || v4 && bth.PatchICRC(want, 0, k, n) == got
 		if !ok && v4 && l.solved && !l.strict {
 			ok = bth.PatchICRC(want, 0, l.first+k, n) == got || bth.PatchICRC(want, 0, l.first, n) == got

@@ -15,22 +15,44 @@ type Drop uint8
 
 // The reasons, in the order of the checks.
 const (
-	DropTruncated Drop = iota // longer than the receive buffer
-	DropShort                 // shorter than its headers, pad and ICRC
-	DropVersion               // TVer is not 0
-	DropOpcode                // a reserved opcode
-	DropPad                   // PadCnt exceeds what follows the headers
-	DropMalformed             // malformed in another way
-	DropHandover              // steered to another worker, whose lane was full
-	DropNoQP                  // no queue pair of that number
-	DropNoGroup               // to a multicast group that is not joined, or with a QPN that does not go with the address
-	DropICRC                  // the ICRC is wrong
-	DropMAD                   // to queue pair 1, and no datagram of 256 bytes
+	DropTruncated   Drop = iota // longer than the receive buffer
+	DropIPLength                // a length in its IP or UDP header is wrong (backends that see them)
+	DropIPChecksum              // its IPv4 header checksum is wrong
+	DropIPOptions               // it has IPv4 options or IPv6 extension headers
+	DropIPFragment              // it is a fragment
+	DropUDPChecksum             // its UDP checksum is wrong
+	DropShort                   // shorter than its headers, pad and ICRC
+	DropVersion                 // TVer is not 0
+	DropOpcode                  // a reserved opcode
+	DropPad                     // PadCnt exceeds what follows the headers
+	DropMalformed               // malformed in another way
+	DropHandover                // steered to another worker, whose lane was full
+	DropNoQP                    // no queue pair of that number
+	DropNoGroup                 // to a multicast group that is not joined, or with a QPN that does not go with the address
+	DropICRC                    // the ICRC is wrong
+	DropMAD                     // to queue pair 1, and no datagram of 256 bytes
 	NumDrops
 )
 
+// dropOfFault names the reason of a fault that the backend saw.
+func dropOfFault(f udp4791.Fault) Drop {
+	switch f {
+	case udp4791.FaultChecksum:
+		return DropIPChecksum
+	case udp4791.FaultOptions:
+		return DropIPOptions
+	case udp4791.FaultFragment:
+		return DropIPFragment
+	case udp4791.FaultUDPSum:
+		return DropUDPChecksum
+	case udp4791.FaultNone, udp4791.FaultLength, udp4791.NumFaults:
+	}
+	return DropIPLength
+}
+
 var dropNames = [NumDrops]string{
-	"truncated", "short", "version", "opcode", "pad", "malformed", "handover", "no_qp", "no_group", "icrc", "mad",
+	"truncated", "ip_length", "ip_checksum", "ip_options", "ip_fragment", "udp_checksum",
+	"short", "version", "opcode", "pad", "malformed", "handover", "no_qp", "no_group", "icrc", "mad",
 }
 
 // String is the reason as metrics name it.

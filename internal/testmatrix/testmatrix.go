@@ -1,7 +1,7 @@
 // Package testmatrix says in which cell of the matrix a run of the tests is:
-// with or without the kernel's UDP offloads, with one worker or several. `make
-// matrix` sets it by the environment. It owns the two variables and nothing
-// else; a test that is about one of the two sets its own value.
+// with or without the kernel's UDP offloads, with one worker or several, on which
+// backend. `make matrix` sets it by the environment. It owns the variables and
+// nothing else; a test that is about one of them sets its own value.
 package testmatrix
 
 import (
@@ -12,10 +12,11 @@ import (
 	"github.com/softroce/softroce/pkg/udp4791"
 )
 
-// The variables: auto, on or off, and a number.
+// The variables: auto, on or off; a number; the name of a backend.
 const (
 	EnvGSO     = "SOFTROCE_TEST_GSO"
 	EnvWorkers = "SOFTROCE_TEST_WORKERS"
+	EnvBackend = "SOFTROCE_TEST_BACKEND"
 )
 
 // Offload is what the adapters of a test are to use; OffloadAuto unless the
@@ -31,6 +32,21 @@ func Offload(t testing.TB) udp4791.Offload {
 		t.Fatalf("testmatrix: %s: %v", EnvGSO, err)
 	}
 	return o
+}
+
+// Backend is the way to the network that the adapters of a test are to take;
+// BackendUDP unless the environment says otherwise.
+func Backend(t testing.TB) udp4791.Backend {
+	t.Helper()
+	s := os.Getenv(EnvBackend)
+	if s == "" {
+		return udp4791.BackendUDP
+	}
+	b, err := udp4791.ParseBackend(s)
+	if err != nil {
+		t.Fatalf("testmatrix: %s: %v", EnvBackend, err)
+	}
+	return b
 }
 
 // Workers is how many workers the adapters of a test are to have; otherwise

@@ -32,6 +32,16 @@ const (
 	OffloadOff  = nic.OffloadOff
 )
 
+// Backend is the way to the network (docs/operations.md, "Backends").
+type Backend = nic.Backend
+
+// The backends: UDP sockets; packet sockets beside them, which show IP headers
+// and need CAP_NET_RAW.
+const (
+	BackendUDP    = nic.BackendUDP
+	BackendPacket = nic.BackendPacket
+)
+
 // Config says what adapter to start. One of Addrs and Interface is required;
 // zero elsewhere means the default.
 type Config struct {
@@ -49,6 +59,8 @@ type Config struct {
 	// RecvBuffer and SendBuffer are the sockets' buffers in bytes; 0: as much
 	// as the host allows, up to 8 MiB.
 	RecvBuffer, SendBuffer int
+	// Backend is the way to the network; default BackendUDP.
+	Backend Backend
 	// Offload says whether the kernel cuts and merges datagrams; default
 	// OffloadAuto.
 	Offload Offload
@@ -78,7 +90,7 @@ func Start(cfg Config) (*Adapter, error) {
 	c := nic.Config{
 		Name: cfg.Name, Addrs: cfg.Addrs, Interface: cfg.Interface, Workers: cfg.Workers, Window: cfg.Window,
 		RecvBuffer: cfg.RecvBuffer, SendBuffer: cfg.SendBuffer, StrictICRC: cfg.StrictICRC, Log: cfg.Log,
-		Offload: cfg.Offload,
+		Offload: cfg.Offload, Backend: cfg.Backend,
 	}
 	var err error
 	if cfg.Capture != nil {

@@ -95,7 +95,7 @@ func tryStart(t testing.TB, change func(*adapter.Config)) (*host, error) {
 	t.Helper()
 	h := &host{log: &logBuffer{}}
 	cfg := adapter.Config{
-		Workers: testmatrix.Workers(t, 2), RecvBuffer: rcvbuf, Offload: testmatrix.Offload(t), Log: h.log.logger(),
+		Workers: testmatrix.Workers(t, 2), RecvBuffer: rcvbuf, Offload: testmatrix.Offload(t), Backend: testmatrix.Backend(t), Log: h.log.logger(),
 	}
 	if change != nil {
 		change(&cfg)

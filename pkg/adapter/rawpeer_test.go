@@ -1,8 +1,10 @@
 package adapter_test
 
 import (
+	"errors"
 	"net"
 	"net/netip"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,7 +35,21 @@ func newRawPeer(t testing.TB, h *host, qpn bth.QPN) *rawPeer {
 	p.conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.addr, 4791)))
 	must(t, err)
 	t.Cleanup(func() { p.conn.Close() })
+	must(t, unnumbered(p.conn))
 	return p
+}
+
+// unnumbered makes the kernel send with identification 0, as an adapter does: a
+// backend that sees IP headers takes no other than the ICRC stands for.
+func unnumbered(c *net.UDPConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	ctrlErr := raw.Control(func(fd uintptr) {
+		err = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_IP, syscall.IP_MTU_DISCOVER, syscall.IP_PMTUDISC_PROBE)
+	})
+	return errors.Join(ctrlErr, err)
 }
 
 // rawPair connects a program of an adapter with a rawPeer. The peer's first

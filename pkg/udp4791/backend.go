@@ -12,9 +12,12 @@ type Backend uint8
 const (
 	// BackendUDP is UDP sockets on port 4791 of the host's addresses.
 	BackendUDP Backend = iota
+	// BackendPacket receives by packet sockets (packet(7)) beside the UDP
+	// sockets, which only hold the port and send: it sees IP headers.
+	BackendPacket
 )
 
-var backendNames = [...]string{"udp"}
+var backendNames = [...]string{"udp", "packet"}
 
 // String is the backend's name.
 func (b Backend) String() string {
@@ -31,7 +34,7 @@ func ParseBackend(s string) (Backend, error) {
 			return Backend(i), nil
 		}
 	}
-	return 0, fmt.Errorf("udp4791: backend %q: want udp", s)
+	return 0, fmt.Errorf("udp4791: backend %q: want udp or packet", s)
 }
 
 // Net is an adapter's hold on its addresses, whatever the backend. *Group is the
@@ -81,8 +84,12 @@ func OpenNet(cfg Config) (Net, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	switch cfg.Backend {
-	case BackendUDP:
+	if cfg.Backend == BackendPacket {
+		n, err := openPacket(cfg)
+		if err != nil {
+			return nil, err
+		}
+		return n, nil
 	}
 	g, err := Open(cfg)
 	if err != nil {

@@ -22,6 +22,7 @@ type Group struct {
 	namespace  uint64   // cookie of the network namespace, 0 when the kernel has none
 	segments   bool     // UDP_SEGMENT works
 	merges     bool     // UDP_GRO is on, on every receive socket
+	sink       bool     // the receive sockets take nothing: they hold the port
 }
 
 // Open takes the addresses of cfg and opens the receive sockets, all or
@@ -34,8 +35,13 @@ func Open(cfg Config) (*Group, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	cfg = cfg.withDefaults()
-	g := &Group{cfg: cfg}
+	return openGroup(cfg, false)
+}
+
+// openGroup is Open of a valid config; the receive sockets of a sink take
+// nothing.
+func openGroup(cfg Config, sink bool) (*Group, error) {
+	g := &Group{cfg: cfg.withDefaults(), sink: sink}
 	if err := g.open(); err != nil {
 		_ = g.Close()
 		return nil, err
@@ -106,6 +112,11 @@ func (g *Group) openAddr(l local, take func(worker, fd int, l local)) error {
 					Op: "steering by SO_REUSEPORT", Addr: l.addr, Err: err,
 					Reason: "run with one worker",
 				}
+			}
+		}
+		if g.sink {
+			if err := attachFilter(fd, unix.SO_ATTACH_FILTER, dropProgram()); err != nil {
+				return &SocketError{Op: "attach a filter", Addr: l.addr, Err: err}
 			}
 		}
 		if err := unix.Bind(fd, l.sockaddr(Port)); err != nil {

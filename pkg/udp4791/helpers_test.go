@@ -41,7 +41,7 @@ func familyAddrs(t testing.TB, family string) []netip.Addr {
 	return needIPv6(t)
 }
 
-func mustFlow(t testing.TB, e *Endpoint, local netip.Addr, key uint8, wanted uint16) (FlowID, uint16) {
+func mustFlow(t testing.TB, e Queue, local netip.Addr, key uint8, wanted uint16) (FlowID, uint16) {
 	t.Helper()
 	f, port, err := e.OpenFlow(local, key, wanted)
 	if err != nil {
@@ -50,7 +50,7 @@ func mustFlow(t testing.TB, e *Endpoint, local netip.Addr, key uint8, wanted uin
 	return f, port
 }
 
-func mustSend(t testing.TB, e *Endpoint, slots ...SendSlot) {
+func mustSend(t testing.TB, e Queue, slots ...SendSlot) {
 	t.Helper()
 	if n, err := e.WriteBatch(slots); err != nil || n != len(slots) {
 		t.Fatalf("write batch of %d: sent %d, %v", len(slots), n, err)
@@ -64,7 +64,7 @@ type datagram struct {
 }
 
 // collect reads until n datagrams have come.
-func collect(t testing.TB, e *Endpoint, n int) []datagram {
+func collect(t testing.TB, e Queue, n int) []datagram {
 	t.Helper()
 	var out []datagram
 	for len(out) < n {
@@ -84,7 +84,7 @@ func collect(t testing.TB, e *Endpoint, n int) []datagram {
 
 // expectNone fails when a datagram waits. Loopback and veth deliver within the
 // send call, so no wait is needed.
-func expectNone(t testing.TB, e *Endpoint) {
+func expectNone(t testing.TB, e Queue) {
 	t.Helper()
 	slots, err := e.ReadBatch()
 	if err != nil {

@@ -17,6 +17,9 @@ func (g *Group) probeOffload() error {
 	errSegment := unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_SEGMENT, 1024)
 	errMerge := unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1)
 	g.segments, g.merges = errSegment == nil, errMerge == nil
+	if g.sink && !tellsSegments() {
+		g.merges = false
+	}
 	if g.cfg.Offload == OffloadAuto {
 		return nil
 	}

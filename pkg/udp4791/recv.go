@@ -96,9 +96,12 @@ func (e *Endpoint) ReadBatch() ([]RecvSlot, error) {
 	}
 	first := e.next
 	e.next++
+	if e.g.sink { // only those of groups have something
+		first, sockets = len(e.recv), sockets-len(e.recv)
+	}
 	for k := range sockets {
 		i := first + k
-		if i >= sockets {
+		if !e.g.sink && i >= sockets {
 			i -= sockets
 		}
 		fd, addr := e.socket(i)

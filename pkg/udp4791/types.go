@@ -12,13 +12,17 @@ type RecvMeta struct {
 	// TOS is the IPv4 type of service or the IPv6 traffic class, ECN in the
 	// low two bits; TTL is the IPv4 TTL or the IPv6 hop limit on arrival.
 	TOS, TTL uint8
-	// ID is the IPv4 identification, valid when IDKnown. A UDP socket never
-	// shows it.
+	// ID is the IPv4 identification, valid when IDKnown, of the first datagram
+	// where there are several: the others count up from it, or have the same.
+	// A UDP socket never shows it.
 	ID      uint16
 	IDKnown bool
 	// Truncated says that the datagram was longer than the buffer and its
 	// end is lost.
 	Truncated bool
+	// Fault is what is wrong with the datagram's headers, where the backend sees
+	// them. It is to be dropped then, and Buf is what there is of it.
+	Fault Fault
 	// SegIndex is the datagram's place in the receive-offload buffer it
 	// came in; 0 without offload.
 	SegIndex int
