@@ -3,19 +3,24 @@
 # the tester in the other; then an adapter inside of the agent's own process. The results land in DIR (bin/conformance) as
 # JSON and JUnit's XML.
 #
-#   run.sh [-r] [-o DIR] [FLAGS OF softroce conformance run...]
+#   run.sh [-r] [-o DIR] [-b BACKEND] [FLAGS OF softroce conformance run...]
 #
+# -b takes another backend of the daemon than UDP sockets: packet.
 # -r writes DIR/report.html, too, of these results and of the committed ones, conformance/results/*.json.
-# The status is 0 when every run's is 0: each must passes that conformance/exceptions/udp.txt does not name.
+# The status is 0 when every run's is 0: each must passes that conformance/exceptions/BACKEND.txt does not name.
 set -euo pipefail
 
 top=$(cd "$(dirname "$0")/.." && pwd)
-report='' out=$top/bin/conformance
-while [[ ${1-} == -[ro] ]]; do
+report='' out=$top/bin/conformance backend=udp
+while [[ ${1-} == -[rob] ]]; do
     case $1 in
     -r) report=1 ;;
     -o)
         out=$2
+        shift
+        ;;
+    -b)
+        backend=$2
         shift
         ;;
     esac
@@ -107,7 +112,7 @@ suite() {
     local file=$1 called=$2 addr=$3 status=0
     shift 3
     echo
-    in_ns "$tester" taskset -c "$cpu" "$run/softroce" conformance run --target "$addr" --name "$called" --exceptions "$top/conformance/exceptions/udp.txt" \
+    in_ns "$tester" taskset -c "$cpu" "$run/softroce" conformance run --target "$addr" --name "$called" "${exceptions[@]}" \
         --json "$out/$file.json" --junit "$out/$file.xml" "$@" || status=$?
     if ((status > worst)); then worst=$status; fi
     if ((status < 2)); then results+=("$out/$file.json"); fi
@@ -116,7 +121,8 @@ suite() {
 cd "$top"
 "${GO:-go}" build -o "$run/softroce" ./cmd/softroce
 make_link
-worst=0 results=()
+worst=0 results=() exceptions=()
+if [[ -e $top/conformance/exceptions/$backend.txt ]]; then exceptions=(--exceptions "$top/conformance/exceptions/$backend.txt"); fi
 cpu=$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//') # the first that we may use
 
 addrs=(--addr "$addr4") testers=(--tester 198.18.78.2) listen=0.0.0.0:4792
@@ -125,19 +131,25 @@ if [[ -e /proc/sys/net/ipv6 ]]; then
     testers+=(--tester fd5c:4792::2)
     listen="[::]:4792"
 fi
-start daemon.log "$run/softroce" daemon "${addrs[@]}" --socket "$run/socket"
+case $backend in
+udp) over=UDP file='' ;;
+*) over="backend $backend" file=$backend- ;;
+esac
+start daemon.log "$run/softroce" daemon --backend "$backend" "${addrs[@]}" --socket "$run/socket"
 await daemon.log msg=serving
 start agent.log "$run/softroce" conformance agent "${testers[@]}" --socket "$run/socket" --listen "$listen"
 await agent.log 'agent of'
-suite daemon-ipv4 'softroce daemon over UDP, IPv4' "$addr4" "$@"
-if [[ -e /proc/sys/net/ipv6 ]]; then suite daemon-ipv6 'softroce daemon over UDP, IPv6' "$addr6" "$@"; fi
+suite "daemon-${file}ipv4" "softroce daemon over $over, IPv4" "$addr4" "$@"
+if [[ -e /proc/sys/net/ipv6 ]]; then suite "daemon-${file}ipv6" "softroce daemon over $over, IPv6" "$addr6" "$@"; fi
 stop_last
 stop_last
 
-start inprocess.log "$run/softroce" conformance agent "${testers[@]}" "${addrs[@]}" --listen "$listen"
-await inprocess.log 'agent of'
-suite inprocess-ipv4 'softroce in-process, IPv4' "$addr4" "$@"
-stop_last
+if [[ $backend == udp ]]; then
+    start inprocess.log "$run/softroce" conformance agent "${testers[@]}" "${addrs[@]}" --listen "$listen"
+    await inprocess.log 'agent of'
+    suite inprocess-ipv4 'softroce in-process, IPv4' "$addr4" "$@"
+    stop_last
+fi
 
 if [[ -n $report ]]; then
     for file in "$top"/conformance/results/*.json; do
