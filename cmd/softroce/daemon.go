@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"os/user"
@@ -62,7 +61,8 @@ socket. It needs no privilege. It ends at SIGTERM, SIGINT or SIGHUP: programs ge
 the socket is removed; a second signal ends it at once.
 
 The socket is --socket, else $SOFTROCE_SOCKET, else softroce/softroce.sock in $XDG_RUNTIME_DIR, else
-/run/softroce/softroce.sock. Programs look in the same places.`,
+/run/softroce/softroce.sock. Programs look in the same places. A socket that a service manager passed
+(LISTEN_FDS) goes before these, with the mode and the owner that it has.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return runDaemon(c.Context(), &f, c.ErrOrStderr()) },
 	}
@@ -107,7 +107,7 @@ func runDaemon(ctx context.Context, f *daemonFlags, stderr io.Writer) (err error
 		}
 		defer func() { err = errors.Join(err, done()) }()
 	}
-	l, err := f.listen()
+	l, err := f.inheritOrListen()
 	if err != nil {
 		return err
 	}
@@ -131,13 +131,16 @@ func runDaemon(ctx context.Context, f *daemonFlags, stderr io.Writer) (err error
 	log.Info("serving", keySocket, l.Path())
 	served := make(chan error, 1)
 	go func() { served <- a.Serve(l) }()
-	notify(log, "READY=1")
+	m := newManager(log)
+	m.tell("READY=1", "STATUS=serving "+l.Path())
+	stopBeat := m.beat(a, l.Path())
 	select {
 	case <-ctx.Done():
 		log.Info("stopping")
 	case err = <-served:
 	}
-	notify(log, "STOPPING=1")
+	stopBeat()
+	m.tell("STOPPING=1")
 	return errors.Join(err, a.Close())
 }
 
@@ -278,25 +281,4 @@ func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 		return slog.New(slog.NewJSONHandler(w, opts)), nil
 	}
 	return nil, fmt.Errorf("--log-format %q: want text or json", format)
-}
-
-// notify tells the service manager about the daemon's state (sd_notify(3)),
-// when there is one.
-func notify(log *slog.Logger, state string) {
-	path := os.Getenv("NOTIFY_SOCKET")
-	if path == "" {
-		return
-	}
-	if path[0] == '@' {
-		path = "\x00" + path[1:]
-	}
-	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		log.Warn("cannot notify the service manager", keyErr, err)
-		return
-	}
-	defer c.Close()
-	if _, err := c.Write([]byte(state)); err != nil {
-		log.Warn("cannot notify the service manager", keyErr, err)
-	}
 }

@@ -51,7 +51,7 @@ func (e *InUseError) Is(target error) bool { return target == unix.EADDRINUSE }
 type Listener struct {
 	l    *net.UnixListener
 	path string
-	id   inode // of the socket file, so that Close removes no other
+	id   inode // of the socket file, so that Close removes no other; none of an inherited one
 
 	once sync.Once
 	err  error
