@@ -155,8 +155,8 @@ func (w *worker) turn() int {
 	w.now = time.Now()
 	w.stats.Turns++
 	w.stage.Forget()
-	n := w.commands()
-	n += w.receive()
+	c := w.commands()
+	n := w.receive()
 	n += w.doorbells()
 	if !w.ep.More() { // what came is known: whoever waits for it waits in vain
 		n += w.timeouts()
@@ -164,7 +164,9 @@ func (w *worker) turn() int {
 	w.flush() // before the acknowledgements leave: what they promise can be polled
 	n += w.transmit()
 	w.flush()
-	return n + len(w.over) + len(w.held)
+	n += len(w.over) + len(w.held)
+	w.onlyCommands = n == 0 && c > 0
+	return c + n
 }
 
 // doorbells serves the rings that programs rang for, after those that an

@@ -20,6 +20,9 @@ const (
 	// spinTurns is how many empty turns a worker makes, yielding between
 	// them, before it sleeps.
 	spinTurns = 40
+	// fewTurns is how many it makes after a turn of nothing but commands: on a
+	// host of few CPUs polling takes them from the program that is to go on.
+	fewTurns = 2
 	// turnBytes and qpTurnBytes bound what one turn transmits, in all and for
 	// one queue pair, so that a bulk sender does not starve a ping-pong: about
 	// what makes one segmented send.
@@ -77,15 +80,18 @@ type worker struct {
 	scratch  wq.SendWR
 	current  *qp // whose memory is being touched, for a fault
 	spins    int
-	yielder  shm.Yielder
-	yielded  time.Time // after a turn that found something
-	crowded  time.Time // until then others need the CPU
-	waiting  []*qp     // that found a lane full
-	held     []*qp     // with an acknowledgement that waits for a turn
-	got      uint64    // packets received in this turn
-	here     handed    // between two queue pairs of this worker
-	loan     *handed   // that is being taken
-	lentBuf  [transport.TransmitSpace]byte
+	// onlyCommands: the last turn did what the control plane asked for, and nothing
+	// else.
+	onlyCommands bool
+	yielder      shm.Yielder
+	yielded      time.Time // after a turn that found something
+	crowded      time.Time // until then others need the CPU
+	waiting      []*qp     // that found a lane full
+	held         []*qp     // with an acknowledgement that waits for a turn
+	got          uint64    // packets received in this turn
+	here         handed    // between two queue pairs of this worker
+	loan         *handed   // that is being taken
+	lentBuf      [transport.TransmitSpace]byte
 
 	later     []*qp      // whose rings a turn did not come to the end of
 	slots     int        // that this turn may still take
@@ -244,6 +250,9 @@ func (w *worker) run() {
 	for !w.quit {
 		if w.guardedTurn() > 0 {
 			w.spins = 0
+			if w.onlyCommands {
+				w.spins = spinTurns - fewTurns // traffic is not what comes next
+			}
 			if len(w.held) > 0 || w.now.Sub(w.yielded) >= yieldEvery {
 				w.yielded = w.now
 				w.giveWay(shm.SchedYield)
