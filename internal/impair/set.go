@@ -122,8 +122,8 @@ func (s *Set) Remove(id int) bool {
 	return false
 }
 
-// Clear takes all rules away.
-func (s *Set) Clear() { s.rules = nil }
+// Clear takes all rules away; the next one has number 1 again.
+func (s *Set) Clear() { s.rules, s.last = nil, 0 }
 
 // Len is how many rules are in place.
 func (s *Set) Len() int { return len(s.rules) }
@@ -162,7 +162,8 @@ func (s *Set) Judge(now time.Time, p *Packet) (v Verdict) {
 
 // matches says whether the rule is about a packet.
 func (a *active) matches(now time.Time, p *Packet) bool {
-	if age := now.Sub(a.since); age < a.In || a.For > 0 && age >= a.In+a.For {
+	// A turn that began before the rule may meet it.
+	if age := max(now.Sub(a.since), 0); age < a.In || a.For > 0 && age >= a.In+a.For {
 		return false
 	}
 	switch {

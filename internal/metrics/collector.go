@@ -86,6 +86,7 @@ var workerCounters = []workerCounter{
 	shell("turns_total", "Turns of the worker.", func(s *nic.WorkerStats) uint64 { return s.Turns }),
 	shell("sleeps_total", "Times that the worker went to sleep.", func(s *nic.WorkerStats) uint64 { return s.Sleeps }),
 	shell("memory_faults_total", "Faults on memory that a program took away.", func(s *nic.WorkerStats) uint64 { return s.Faults }),
+	shell("impair_overflow_total", "Packets lost since too many waited for a rule that impairs packets.", func(s *nic.WorkerStats) uint64 { return s.ImpairFull }),
 	shell("bad_slots_total", "Ring slots that no library writes.", func(s *nic.WorkerStats) uint64 { return s.BadSlots }),
 	shell("cq_events_total", "Completion events written.", func(s *nic.WorkerStats) uint64 { return s.CQEvents }),
 	shell("cq_events_lost_total", "Completion events that a program's full pipe did not take.", func(s *nic.WorkerStats) uint64 { return s.EventsLost }),
@@ -125,6 +126,8 @@ var (
 	cmEvents  = desc("cm_events_total", "Events of the connection manager written.")
 	cmHeld    = desc("cm_events_held_total", "Events of the connection manager that waited for room in a program's pipe.")
 	cmNow     = desc("cm_ids", "What the connection manager holds: connections, those of them that are half open, listeners.", "kind")
+	harmed    = desc("impaired_packets_total", "Packets impaired on purpose, by the rule in place (its number) and its action.", "rule", "action")
+	harming   = desc("impair_rules", "Rules in place that impair packets on purpose.")
 	bufDesc   = desc("receive_buffer_bytes", "Receive buffer of one socket as the kernel gave it.")
 	infoDesc  = desc("gid_info", "The adapter's GIDs by index; always 1.", "index", "gid")
 )
@@ -139,7 +142,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 	for _, d := range []*prometheus.Desc{
 		naksDesc, dropsDesc, handled, sendErrs, qpsDesc, slabDesc, usedDesc, limitDesc, bufDesc, infoDesc,
-		cmSent, cmMADs, cmResent, cmLost, cmEvents, cmHeld, cmNow,
+		cmSent, cmMADs, cmResent, cmLost, cmEvents, cmHeld, cmNow, harmed, harming,
 	} {
 		ch <- d
 	}
@@ -186,6 +189,11 @@ func (e *emitter) adapterMetrics(s *nic.Snapshot) {
 		e.gauge(infoDesc, 1, strconv.Itoa(i), g.String())
 	}
 	e.gauge(bufDesc, float64(s.RecvBuffer))
+	e.gauge(harming, float64(len(s.Rules)))
+	for i := range s.Rules {
+		r := &s.Rules[i]
+		e.counter(harmed, r.Hit, strconv.Itoa(r.ID), r.Rule.Action.String())
+	}
 	e.connectionManager(&s.CM)
 }
 

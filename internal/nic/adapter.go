@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/softroce/softroce/internal/capture"
+	"github.com/softroce/softroce/internal/impair"
 	"github.com/softroce/softroce/internal/shm"
 	"github.com/softroce/softroce/internal/uapi"
 	"github.com/softroce/softroce/pkg/bth"
@@ -85,6 +86,8 @@ type Config struct {
 	// Capture gets every packet sent and received; nil: none. The adapter
 	// does not close it.
 	Capture *capture.Writer
+	// Impair are rules that harm packets on purpose, from the first packet on.
+	Impair []impair.Rule
 }
 
 // Validate reports the first thing wrong with c that can be told without
@@ -127,6 +130,7 @@ type Adapter struct {
 	page    *shm.Segment         // behind status
 	tap     atomic.Pointer[taps] // nil while nobody captures
 	streams captures
+	impair  impairments
 	gids    gidTable
 	ledger  *ledger
 	qpns    *qpnAllocator
@@ -196,6 +200,11 @@ func New(cfg Config) (*Adapter, error) {
 	a.gids.entries.Store(&gids)
 	a.guid = guidOf(gids[0].addr)
 	a.tapFile(cfg.Capture)
+	if len(cfg.Impair) > 0 {
+		if _, err := a.Impair(cfg.Impair, false); err != nil {
+			return nil, fmt.Errorf("nic: config: impairments: %w", err)
+		}
+	}
 	err = a.open(gids)
 	a.openRoutes()
 	for _, w := range a.workers {

@@ -73,6 +73,7 @@ type outgoing struct {
 	key    uint8 // steering key of the destination
 	way    way
 	resend bool
+	judged bool // by the rules that impair packets
 }
 
 func (b *batcher) init(segments bool) {
@@ -85,7 +86,7 @@ func (b *batcher) init(segments bool) {
 
 // full says that no further packet has room.
 func (b *batcher) full() bool {
-	return len(b.packets) == batchPackets || len(b.arena)-b.used < packetRoom
+	return len(b.packets) >= batchPackets || len(b.arena)-b.used < packetRoom
 }
 
 // blocked says that a socket refused packets that are still here.

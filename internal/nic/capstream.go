@@ -216,29 +216,35 @@ func (a *Adapter) setTaps() {
 	if t.file == nil && len(t.streams) == 0 {
 		a.tap.Store(nil)
 		s.icrc.Store(false)
-		a.omitICRC(true)
+		a.setICRC()
 		return
 	}
 	if !s.icrc.Swap(true) {
-		a.omitICRC(false)
+		a.setICRC()
 		a.endLoans()
 	}
 	a.tap.Store(t)
 }
 
-// omitICRC tells the queue pairs whose peer is on this adapter whether their
+// setICRC tells the queue pairs whose peer is on this adapter whether their
 // packets need an ICRC.
-func (a *Adapter) omitICRC(omit bool) {
+func (a *Adapter) setICRC() {
 	for _, w := range a.workers {
-		w.do(func() {
-			for _, q := range w.byQPN {
-				if q.here && !q.dead {
-					q.engine.OmitICRC(omit)
-				}
-			}
-		})
+		w.do(w.setICRC)
 	}
 }
+
+func (w *worker) setICRC() {
+	for _, q := range w.byQPN {
+		if q.here && !q.dead {
+			q.engine.OmitICRC(w.omitICRC())
+		}
+	}
+}
+
+// omitICRC says that packets between queue pairs of this adapter need no ICRC:
+// nobody captures them, and no rule looks at them.
+func (w *worker) omitICRC() bool { return !w.a.streams.icrc.Load() && !w.a.impair.on.Load() }
 
 // tapFile begins the capture of the configuration, before the workers run.
 func (a *Adapter) tapFile(w *capture.Writer) {

@@ -116,7 +116,10 @@ func (w *worker) captureGroup(t *taps, h *groupHere, meta *udp4791.RecvMeta, buf
 
 // captureOut writes a packet that left: that the kernel took, or that went to a
 // queue pair of this adapter.
-func (w *worker) captureOut(t *taps, p *outgoing, buf []byte) {
+func (w *worker) captureOut(t *taps, p *outgoing, buf []byte) { w.write(t, w.sending(p, buf)) }
+
+// sending is a packet of this adapter with the work request that it is of.
+func (w *worker) sending(p *outgoing, buf []byte) *sighting {
 	s := &sighting{
 		Packet: capture.Packet{
 			Time: w.now, Src: p.from(), Dst: p.route.dst, SrcPort: p.port, DstPort: udp4791.Port,
@@ -128,5 +131,5 @@ func (w *worker) captureOut(t *taps, p *outgoing, buf []byte) {
 	if bth.Opcode(buf[0]).Info().Request {
 		s.note.WR, s.note.Op, _ = p.q.engine.RequestAt(bth.BTH(buf).PSN())
 	}
-	w.write(t, s)
+	return s
 }

@@ -3,6 +3,7 @@ package nic
 import (
 	"fmt"
 
+	"github.com/softroce/softroce/internal/impair"
 	"github.com/softroce/softroce/internal/uapi"
 	"github.com/softroce/softroce/pkg/transport"
 )
@@ -60,6 +61,7 @@ var workerRows = []workerRow{
 	{"cq_overflows", "completion queues that overflowed", func(w *WorkerSnapshot) uint64 { return w.Stats.CQOverflows }},
 	{"cq_completions_lost", "completions lost to overflown queues", func(w *WorkerSnapshot) uint64 { return w.Stats.CQLost }},
 	{"memory_faults", "faults on memory that a program took away", func(w *WorkerSnapshot) uint64 { return w.Stats.Faults }},
+	{"impair_overflow", "packets lost since too many waited for a rule that impairs packets", func(w *WorkerSnapshot) uint64 { return w.Stats.ImpairFull }},
 	{"bad_slots", "ring slots that no library writes", func(w *WorkerSnapshot) uint64 { return w.Stats.BadSlots }},
 }
 
@@ -102,6 +104,9 @@ func (p *program) listCounters(*uapi.ListCountersRequest) (reply, error) {
 	}
 	for _, c := range controlRows {
 		add(c.name, c.help, c.value(&s.Control))
+	}
+	for act, n := range p.a.impairActions() {
+		add(fmt.Sprintf("impaired_%v", impair.Action(act)), "packets impaired on purpose by rules of this action", n)
 	}
 	for d := range NumDrops {
 		add(fmt.Sprintf("drop_%v", d), "packets dropped before a queue pair was found",

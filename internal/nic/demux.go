@@ -37,6 +37,10 @@ func (w *worker) receive() int {
 func (w *worker) acceptSlot(s *udp4791.RecvSlot) {
 	w.stats.Receives++
 	w.learner.solved = false
+	if w.impaired.on {
+		w.acceptImpaired(s)
+		return
+	}
 	if s.Segment == 0 {
 		w.accept(&s.Meta, s.Buf, fromWire)
 		return

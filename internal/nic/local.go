@@ -28,6 +28,9 @@ func (a *Adapter) isLocal(addr netip.Addr) bool {
 // ones; a full lane makes it wait.
 func (w *worker) pullLocal(q *qp, budget int) (sent int, more bool) {
 	to := w.a.workerOf(q.remote)
+	if w.impaired.on {
+		return w.pullImpaired(q, to, budget)
+	}
 	if to == w {
 		return w.pullHere(q, budget)
 	}

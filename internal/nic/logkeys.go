@@ -26,6 +26,7 @@ const (
 	keySrc        = "src"
 	keySuppressed = "suppressed"
 	keyUID        = "uid"
+	keyRules      = "rules"
 	keyWant       = "want"
 	keyWhy        = "why"
 	keyWorker     = "worker"

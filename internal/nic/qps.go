@@ -78,6 +78,7 @@ func (w *worker) removeQP(q *qp) {
 	}
 	w.timers.remove(q)
 	w.batch.drop(q)
+	w.forgetDelayed(q)
 	w.closeFlow(q)
 }
 
@@ -118,6 +119,7 @@ func (w *worker) modifyQP(q *qp, a *qpstate.Attr, m qpstate.Mask) error {
 	}
 	if q.engine.State() == qpstate.Reset {
 		w.batch.drop(q)
+		w.forgetDelayed(q)
 		q.sq.Skip()
 		if q.rq != nil {
 			q.rq.Skip()
@@ -164,7 +166,7 @@ func (w *worker) resolve(q *qp, a *qpstate.Attr, m qpstate.Mask) (*connection, e
 	c.flow, c.route, c.here = flow, w.route(dst), w.a.isLocal(dst)
 	c.path = transport.Path{
 		Src: gid, Dst: a.AH.DGID, SrcPort: port, TrafficClass: a.AH.TrafficClass, HopLimit: hop,
-		FlowLabel: a.AH.FlowLabel, Flow: int32(flow), NoICRC: c.here && !w.a.streams.icrc.Load(), Near: c.here,
+		FlowLabel: a.AH.FlowLabel, Flow: int32(flow), NoICRC: c.here && w.omitICRC(), Near: c.here,
 	}
 	if !c.here {
 		c.path.Peers = w.peers

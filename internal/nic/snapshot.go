@@ -42,7 +42,8 @@ type Snapshot struct {
 	CM       CMSnapshot
 	Use      []ResourceUse // one per Resource
 	Programs []ProgramSnapshot
-	GIDs     []bth.GID // by index; zero: a hole
+	GIDs     []bth.GID    // by index; zero: a hole
+	Rules    []RuleStatus // that impair packets
 	// RecvBuffer is the receive buffer of a socket in bytes, as the kernel
 	// gave it.
 	RecvBuffer int
@@ -96,6 +97,7 @@ func (a *Adapter) Snapshot() Snapshot {
 	s.Control = a.control.snapshot()
 	s.CM = a.cmSnapshot()
 	s.Use = a.ledger.use(&a.ledger.adapter)
+	s.Rules = a.Impairments()
 	for _, e := range a.gids.load() {
 		s.GIDs = append(s.GIDs, e.gid)
 	}

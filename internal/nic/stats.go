@@ -31,6 +31,7 @@ const (
 	DropNoGroup                 // to a multicast group that is not joined, or with a QPN that does not go with the address
 	DropICRC                    // the ICRC is wrong
 	DropMAD                     // to queue pair 1, and no datagram of 256 bytes
+	DropImpaired                // by a rule that was put in place for it
 	NumDrops
 )
 
@@ -52,7 +53,7 @@ func dropOfFault(f udp4791.Fault) Drop {
 
 var dropNames = [NumDrops]string{
 	"truncated", "ip_length", "ip_checksum", "ip_options", "ip_fragment", "udp_checksum",
-	"short", "version", "opcode", "pad", "malformed", "handover", "no_qp", "no_group", "icrc", "mad",
+	"short", "version", "opcode", "pad", "malformed", "handover", "no_qp", "no_group", "icrc", "mad", "impaired",
 }
 
 // String is the reason as metrics name it.
@@ -85,6 +86,7 @@ type WorkerStats struct {
 	EventsLost           uint64 // events a program's full pipe did not take
 	CQOverflows          uint64
 	CQLost               uint64 // completions lost to overflown queues
+	ImpairFull           uint64 // packets lost since too many waited for a rule
 }
 
 // maxErrno bounds the errno values that are counted apart; 0 counts others.

@@ -15,6 +15,9 @@ import (
 func (w *worker) send() int {
 	b := &w.batch
 	total := 0
+	if w.impaired.on {
+		w.impairBatch()
+	}
 	for b.sent < len(b.packets) {
 		b.group()
 		raceorder.Send()

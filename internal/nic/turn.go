@@ -156,7 +156,8 @@ func (w *worker) turn() int {
 	w.stats.Turns++
 	w.stage.Forget()
 	c := w.commands()
-	n := w.receive()
+	n := w.lookAtRules()
+	n += w.receive()
 	n += w.doorbells()
 	if !w.ep.More() { // what came is known: whoever waits for it waits in vain
 		n += w.timeouts()

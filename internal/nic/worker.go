@@ -92,6 +92,7 @@ type worker struct {
 	here         handed    // between two queue pairs of this worker
 	loan         *handed   // that is being taken
 	lentBuf      [transport.TransmitSpace]byte
+	impaired     impaired // by rules
 
 	later     []*qp      // whose rings a turn did not come to the end of
 	slots     int        // that this turn may still take
@@ -306,6 +307,9 @@ func (w *worker) sleep() {
 	}
 	timeout := time.Duration(-1)
 	if d, ok := w.timers.next(); ok {
+		timeout = max(time.Until(d), 0)
+	}
+	if d, ok := w.nextDelayed(); ok && (timeout < 0 || time.Until(d) < timeout) {
 		timeout = max(time.Until(d), 0)
 	}
 	if w.batch.blocked() && (timeout < 0 || timeout > blockedWait) {
