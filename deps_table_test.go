@@ -292,7 +292,7 @@ var rules = []rule{
 	},
 	{
 		path: "cmd/softroce/...", is: "flags, signals, output", never: "logic worth a test of its own",
-		may:      join(public, []string{"internal/nic", "internal/shm", "internal/capture", "internal/tap", "internal/trace", "internal/metrics", "internal/demo", "internal/pingpong", "internal/rping", "internal/cmtime", "internal/nc", "internal/perf", "internal/inspect", "conformance/wire", "conformance/agent", "conformance/agent/verbsagent", "conformance/suite", "conformance/cases", "conformance/report", cobra, pflag, prometheus}),
+		may:      join(public, []string{"internal/nic", "internal/shm", "internal/impair", "internal/capture", "internal/tap", "internal/trace", "internal/metrics", "internal/demo", "internal/pingpong", "internal/rping", "internal/cmtime", "internal/nc", "internal/perf", "internal/inspect", "conformance/wire", "conformance/agent", "conformance/agent/verbsagent", "conformance/suite", "conformance/cases", "conformance/report", cobra, pflag, prometheus}),
 		testsMay: edgeTests, unix: true,
 	},
 	{

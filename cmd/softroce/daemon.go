@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softroce/softroce/internal/capture"
+	"github.com/softroce/softroce/internal/impair"
 	"github.com/softroce/softroce/internal/nic"
 	"github.com/softroce/softroce/internal/shm"
 	"github.com/softroce/softroce/pkg/bth"
@@ -40,6 +41,7 @@ type daemonFlags struct {
 	logLevel  string
 	logFormat string
 	pcap      string
+	impair    string
 	workers   int
 	window    int
 	recvBuf   int
@@ -77,6 +79,7 @@ The socket is --socket, else $SOFTROCE_SOCKET, else softroce/softroce.sock in $X
 	fl.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	fl.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	fl.StringVar(&f.pcap, "pcap", "", "write a pcapng of every packet to this file")
+	fl.StringVar(&f.impair, "impair", "", "harm packets on purpose by the rules of this file, see softroce impair")
 	fl.IntVar(&f.workers, "workers", 0, "receive sockets and threads, 1 to 8 (default: one per CPU)")
 	fl.IntVar(&f.window, "window", 0, "most bytes in flight on one queue pair (default: the engine's)")
 	fl.IntVar(&f.recvBuf, "recv-buffer", 0, "socket receive buffer in bytes (default: up to 8 MiB)")
@@ -172,6 +175,15 @@ func (f *daemonFlags) config(log *slog.Logger) (nic.Config, error) {
 	for _, s := range f.limits {
 		if err := cfg.Limits.Set(s); err != nil {
 			return cfg, fmt.Errorf("--limit: %w", err)
+		}
+	}
+	if f.impair != "" {
+		text, err := readRules(f.impair, os.Stdin)
+		if err != nil {
+			return cfg, fmt.Errorf("--impair: %w", err)
+		}
+		if cfg.Impair, err = impair.Parse(text); err != nil {
+			return cfg, fmt.Errorf("--impair: %w", err)
 		}
 	}
 	return cfg, cfg.Validate()

@@ -125,8 +125,9 @@ const (
 	MaxCopies = 16
 	// MaxPlaces bounds how many packets another is put behind.
 	MaxPlaces = 1024
-	// MaxRules bounds the rules of an adapter.
+	// MaxRules bounds the rules of an adapter, and MaxText their text, in bytes.
 	MaxRules = 256
+	MaxText  = 32 << 10
 	// maxAt bounds the place of a change, in bits.
 	maxAt = 8 * 16384
 	// minRate and maxRate bound a rate, in bits a second.

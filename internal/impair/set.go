@@ -1,6 +1,7 @@
 package impair
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -101,6 +102,13 @@ func (s *Set) Add(now time.Time, rules ...Rule) (ids []int, err error) {
 			return nil, err
 		}
 		added[i] = &active{Rule: rules[i], ops: o, since: now}
+	}
+	text := 0
+	for _, a := range append(s.rules[:len(s.rules):len(s.rules)], added...) {
+		text += len(a.String())
+	}
+	if text > MaxText {
+		return nil, fmt.Errorf("rules of %d bytes, at most %d", text, MaxText)
 	}
 	for _, a := range added {
 		s.last++

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -284,6 +285,10 @@ func TestSetChanges(t *testing.T) {
 	}
 	if _, err := s.Add(epoch, Rule{}, Rule{Percent: 200}); err == nil || s.Len() != 2 {
 		t.Errorf("a bad rule: %v, %d in place", err, s.Len())
+	}
+	long := Rule{Ops: slices.Repeat([]string{"RC-RDMA-WRITE-FIRST"}, MaxText/20)}
+	if _, err := s.Add(epoch, long, Rule{}, Rule{}); err == nil || s.Len() != 2 {
+		t.Errorf("a text of more than %d bytes: %v, %d in place", MaxText, err, s.Len())
 	}
 	if s.Clear(); s.Len() != 0 {
 		t.Errorf("%d rules after clear", s.Len())

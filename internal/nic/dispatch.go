@@ -108,6 +108,9 @@ var handlers = map[uapi.Op]handler{
 	uapi.OpJoinCM:           on((*program).joinCM),
 	uapi.OpLeaveCM:          on((*program).leaveCM),
 
+	uapi.OpImpair:     unlocked(on((*program).changeImpairments)),
+	uapi.OpListImpair: unlocked(on((*program).listImpairments)),
+
 	uapi.OpStartCapture: unlocked(on((*program).startCapture)),
 	uapi.OpStopCapture:  unlocked(on((*program).stopCapture)),
 	uapi.OpQueryCapture: unlocked(on((*program).queryCapture)),

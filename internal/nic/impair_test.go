@@ -2,11 +2,16 @@ package nic
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"os"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/softroce/softroce/internal/impair"
+	"github.com/softroce/softroce/internal/uapi"
 	"github.com/softroce/softroce/pkg/cq"
 	"github.com/softroce/softroce/pkg/verbs"
 )
@@ -275,5 +280,41 @@ func TestDelayLosesNothing(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestWhoMayImpair asks as each user: all may look, few may touch.
+func TestWhoMayImpair(t *testing.T) {
+	for _, c := range []struct {
+		asker, adapter uint32
+		may            bool
+	}{{0, 0, true}, {0, 7, true}, {7, 7, true}, {8, 7, false}, {7, 0, false}, {overflowUID, overflowUID, false}} {
+		if got := mayImpair(c.asker, c.adapter); got != c.may {
+			t.Errorf("user %d of an adapter of user %d: %v, want %v", c.asker, c.adapter, got, c.may)
+		}
+	}
+	a := startAdapter(t, nil)
+	stranger := &program{a: a, uid: uint32(os.Geteuid()) + 1}
+	for _, m := range []uapi.ImpairRequest{{Rules: "drop"}, {Mode: uapi.ImpairAdd, Rules: "drop"}, {Mode: uapi.ImpairRemove, ID: 1}} {
+		if _, err := stranger.changeImpairments(&m); !errors.Is(err, syscall.EPERM) {
+			t.Errorf("mode %d: %v, want EPERM", m.Mode, err)
+		}
+	}
+	dev := openDevice(t, a)
+	if err := dev.Impair("drop 1%\ndrop 200%"); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "line 2") {
+		t.Errorf("a wrong line: %v", err)
+	}
+	if ids, err := dev.AddImpair("drop 1% sent\ndelay 1ms"); err != nil || len(ids) != 2 {
+		t.Errorf("two rules: %v, %v", ids, err)
+	}
+	if err := dev.RemoveImpair(3); !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("a rule that is not there: %v", err)
+	}
+	if err := dev.RemoveImpair(1); err != nil {
+		t.Error(err)
+	}
+	rules, err := dev.ImpairRules()
+	if err != nil || len(rules) != 1 || rules[0].ID != 2 || rules[0].Rule != "delay 1ms" {
+		t.Errorf("in place: %+v, %v", rules, err)
 	}
 }

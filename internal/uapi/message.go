@@ -85,6 +85,9 @@ const (
 	OpJoinCM           Op = 51
 	OpLeaveCM          Op = 52
 
+	OpImpair     Op = 60
+	OpListImpair Op = 61
+
 	OpStartCapture Op = 62
 	OpStopCapture  Op = 63
 	OpQueryCapture Op = 64
@@ -99,6 +102,7 @@ var opNames = map[Op]string{
 	OpCreateSRQ: "create SRQ", OpModifySRQ: "modify SRQ", OpQuerySRQ: "query SRQ", OpDestroySRQ: "destroy SRQ",
 	OpAllocMW: "alloc MW", OpDeallocMW: "dealloc MW", OpReregMR: "rereg MR", OpAllocMR: "alloc MR",
 	OpAdviseMR: "advise MR", OpResizeCQ: "resize CQ", OpAttachMcast: "attach multicast", OpDetachMcast: "detach multicast",
+	OpImpair: "impair", OpListImpair: "list impairments",
 	OpStartCapture: "start capture", OpStopCapture: "stop capture", OpQueryCapture: "query capture",
 	OpListResources: "list resources", OpListCounters: "list counters",
 	OpCreateCMChannel: "create CM channel", OpDestroyCMChannel: "destroy CM channel", OpCreateCMID: "create CM id",

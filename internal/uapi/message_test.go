@@ -53,6 +53,10 @@ var messages = []func() message{
 	func() message { return &AdviseMRRequest{} },
 	func() message { return &ResizeCQRequest{} },
 	func() message { return &ListResourcesRequest{} },
+	func() message { return &ImpairRequest{} },
+	func() message { return &ImpairReply{} },
+	func() message { return &ListImpairRequest{} },
+	func() message { return &ListImpairReply{} },
 	func() message { return &StartCaptureRequest{} },
 	func() message { return &CaptureReply{} },
 	func() message { return &ListResourcesReply{} },
@@ -84,6 +88,8 @@ func filled(m message) message {
 		m.Kind = MRForeign
 	case *ReregMRRequest:
 		m.Flags, m.MR.Kind = reregKnown, MRImplicit
+	case *ImpairRequest:
+		m.Mode = ImpairRemove
 	case *CreateQPReply:
 		m.DoorbellIndex = DoorbellIndices - 1
 	}
