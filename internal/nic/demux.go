@@ -244,7 +244,7 @@ func asyncOf(k transport.EventKind) (uapi.AsyncEvent, bool) {
 	case transport.LastWQE:
 		return uapi.EventQPLastWQEReached, true
 	case transport.NoteRNRTimer, transport.NoteMTU, transport.NoteRetryExceeded, transport.NoteRNRRetryExceeded,
-		transport.NoteRemoteNAK, transport.NoteLocalFault, transport.NoteRecvShort:
+		transport.NoteRemoteNAK, transport.NoteLocalFault, transport.NoteRecvShort, transport.NoteLongRNRTimer:
 		// Not of the verbs: for people.
 	}
 	return 0, false

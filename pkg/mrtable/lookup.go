@@ -84,3 +84,13 @@ func (g *grant) check(pd PD, qpn uint32, va, n uint64, need Access) (Segment, er
 	}
 	return Segment{mem: g.mem, off: g.memOff + (va - g.base), n: n, va: va}, nil
 }
+
+// Covers says what a key of the domain pd covers and grants, for a person who asks
+// why it was refused. All zero: no such key, or one of another domain.
+func (t *Table) Covers(key uint32, pd PD) (base, length uint64, access Access) {
+	g := t.find(key)
+	if g == nil || g.pd != pd {
+		return 0, 0, 0
+	}
+	return g.base, g.length, g.access
+}

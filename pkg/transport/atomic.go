@@ -66,10 +66,12 @@ func (q *QP) executeAtomic(p *Packet) fault {
 		old, err = seg.FetchAdd(0, h.Swap())
 	}
 	if err != nil {
+		q.doubtful(h.RKey(), h.VA(), atomicLen, mrtable.AccessRemoteAtomic, err)
 		r.replays.forget()
 		return faultAccess
 	}
 	r.msn = (r.msn + 1) & msnMask
+	q.stats.RcvdMsgs++
 	*s = replay{
 		op: p.Info.Op, psn: r.expected, n: 1, msn: r.msn, va: h.VA(), rkey: h.RKey(),
 		swap: h.Swap(), compare: h.Compare(), old: old,

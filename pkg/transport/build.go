@@ -120,10 +120,12 @@ func (q *QP) gather(e *wq.WQE, off uint64, dst []byte, reg *register) error {
 		}
 		seg, err := q.cfg.Keys.Local(s.LKey, q.cfg.PD, s.Addr, uint64(s.Length), 0)
 		if err != nil {
+			q.doubtful(uint32(s.LKey), s.Addr, uint64(s.Length), 0, err)
 			return err
 		}
 		n := min(uint64(len(dst)), uint64(s.Length)-off)
 		if err = q.copySegment(uint32(s.LKey), s.Addr+off, &seg, off, dst[:n], reg); err != nil {
+			q.doubtful(uint32(s.LKey), s.Addr, uint64(s.Length), 0, err)
 			return err
 		}
 		dst, off = dst[n:], 0

@@ -45,9 +45,9 @@ func (q *QP) handleAck(now time.Time, psn bth.PSN, s bth.Syndrome) Verdict {
 	case !due:
 		q.impliedNAK()
 	case s == bth.NAKSequence:
-		q.sequenceNAK()
+		q.sequenceNAK(now)
 	default:
-		q.fatalNAK(s)
+		q.fatalNAK(now, s)
 	}
 	return Accepted
 }
@@ -55,20 +55,22 @@ func (q *QP) handleAck(now time.Time, psn bth.PSN, s bth.Syndrome) Verdict {
 // sequenceNAK goes back to una. The same NAK again before anything was sent
 // again is ignored, and so is one during an RNR wait: kernel rxe sends it for
 // the packet behind the one that found no receive.
-func (q *QP) sequenceNAK() {
+func (q *QP) sequenceNAK(now time.Time) {
 	r := &q.req
+	q.past().NAKRcvd = NAK{bth.NAKSequence, r.una, now}
 	q.cfg.Counters.RcvdSeqErr++
 	q.cfg.Counters.RcvdNAKs[bth.NAKSequence.NAKCode()]++
 	q.stats.SeqNAKsRcvd++
 	if r.rnrWait || r.nxt == r.una {
 		return
 	}
-	q.retry()
+	q.retry(WhyGap)
 }
 
 // fatalNAK ends the request that una belongs to.
-func (q *QP) fatalNAK(s bth.Syndrome) {
+func (q *QP) fatalNAK(now time.Time, s bth.Syndrome) {
 	r := &q.req
+	q.past().NAKRcvd = NAK{s, r.una, now}
 	if s.IsNAK() {
 		q.cfg.Counters.RcvdNAKs[s.NAKCode()]++
 	}
@@ -76,6 +78,7 @@ func (q *QP) fatalNAK(s bth.Syndrome) {
 	if e := q.sq.At(0); s == bth.NAKInvalidRequest && e.User[userLength] > uint64(bth.MTU256.Bytes()) && r.una == r.headPSN {
 		q.noteOnce(Event{Kind: NoteMTU, OwnMTU: int(q.mtu)})
 	}
+	q.headTrouble(Trouble{Kind: TroubleRefused, Syndrome: s, Status: nakStatus(s)})
 	q.failHead(nakStatus(s))
 }
 
@@ -94,6 +97,7 @@ func (q *QP) handleAnswer(now time.Time, psn bth.PSN, p *Packet) Verdict {
 	e := q.sq.At(0)
 	status := cq.BadRespErr
 	if p.Info.Headers.Has(bth.HasAETH) && !p.AETH().Syndrome().IsACK() {
+		q.answerTrouble(status, p)
 		q.failHead(status)
 		return Accepted
 	}
@@ -104,6 +108,7 @@ func (q *QP) handleAnswer(now time.Time, psn bth.PSN, p *Packet) Verdict {
 		status = q.takeAtomicAck(e, p)
 	}
 	if status != cq.Success {
+		q.answerTrouble(status, p)
 		q.failHead(status)
 		return Accepted
 	}
@@ -214,6 +219,9 @@ var sendOpcodes = [...]cq.Opcode{
 // completeSend gives a send request its completion: on success only when it was
 // asked for (IBTA Vol 1 §10.7.3.1), on error always.
 func (q *QP) completeSend(wr *wq.SendWR, status cq.Status) {
+	if status == cq.Success && !isLocal(wr.Opcode) {
+		q.stats.SentMsgs++
+	}
 	if status == cq.Success && wr.Flags&wq.SendSignaled == 0 && !q.cfg.SQSigAll {
 		return
 	}

@@ -35,6 +35,7 @@ type Counters struct {
 type Stats struct {
 	SentPkts, SentBytes uint64
 	RcvdPkts, RcvdBytes uint64
+	SentMsgs, RcvdMsgs  uint64 // requests completed with success; messages, READs and atomics taken
 	Retransmits         uint64 // request packets sent again
 	Timeouts            uint64 // expiries of the local ACK timer
 	RNRNAKsRcvd         uint64

@@ -30,6 +30,7 @@ const (
 	NoteRemoteNAK        // the peer refused a request: Syndrome, PSN
 	NoteRecvShort        // a datagram and its header need a receive of Count bytes, and the posted one is smaller
 	NoteLocalFault       // a request of this end could not be carried out: PSN, Status, Op
+	NoteLongRNRTimer     // this end makes the peer wait by its min_rnr_timer of 0: Wait
 )
 
 // IsNote says whether the event is a diagnostic, not one of the verbs.
@@ -65,13 +66,18 @@ func (e *Event) Text() string {
 	switch e.Kind {
 	case QPFatal, QPReqErr, QPAccessErr, CommEst, SQDrained, LastWQE:
 		return eventTexts[e.Kind]
+	case NoteLongRNRTimer:
+		return fmt.Sprintf("no receive is posted, and each RNR NAK makes the peer wait %v: this queue pair's min_rnr_timer is 0, which stands for the longest time; 1 is 10µs, 12 is 640µs", e.Wait)
 	case NoteRNRTimer:
+		if e.Code == 0 {
+			return fmt.Sprintf("the peer had no receive posted: its RNR NAK with timer code 0 makes this queue pair wait %v each time, the longest there is; its min_rnr_timer was left at 0", e.Wait)
+		}
 		return fmt.Sprintf("the peer had no receive posted: its RNR NAK with timer code %d (its min_rnr_timer) makes this queue pair wait %v each time", e.Code, e.Wait)
 	case NoteMTU:
 		if e.PeerMTU == 0 {
-			return fmt.Sprintf("the peer refused a request of a long message as invalid: its path MTU may be another than this end's %d", e.OwnMTU)
+			return fmt.Sprintf("the peer refused a request of a long message as invalid: this queue pair sends packets of %d bytes, its path MTU, and the peer's path MTU may be another", e.OwnMTU)
 		}
-		return fmt.Sprintf("the path MTUs differ: %d here, %d at the peer", e.OwnMTU, e.PeerMTU)
+		return fmt.Sprintf("the path MTUs differ: the peer sends packets of %d bytes, this queue pair has path MTU %d; give both ends the same path_mtu", e.PeerMTU, e.OwnMTU)
 	case NoteRetryExceeded:
 		return fmt.Sprintf("no answer to PSN %v after %d retries with an ACK timeout of %v", e.PSN, e.Count, e.Wait)
 	case NoteRNRRetryExceeded:

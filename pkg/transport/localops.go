@@ -76,6 +76,7 @@ func (q *QP) passLocal() {
 			}
 			if s := localOps[e.Opcode].do(q, e); s != cq.Success {
 				r.localErr = s
+				q.past().because(WhyBind)
 				q.settleLocal()
 				return
 			}

@@ -27,7 +27,11 @@ func (q *QP) copySegment(key uint32, addr uint64, seg *mrtable.Segment, off uint
 
 // remote checks a range that the peer names.
 func (q *QP) remote(rkey uint32, va, n uint64, need mrtable.Access) (mrtable.Segment, error) {
-	return q.cfg.Keys.Remote(mrtable.RKey(rkey), q.cfg.PD, uint32(q.cfg.QPN), va, n, need)
+	seg, err := q.cfg.Keys.Remote(mrtable.RKey(rkey), q.cfg.PD, uint32(q.cfg.QPN), va, n, need)
+	if err != nil {
+		q.doubtful(rkey, va, n, need, err)
+	}
+	return seg, err
 }
 
 // invalidateFor closes a key because the peer's SEND with Invalidate asks for it:
@@ -60,15 +64,18 @@ func (q *QP) scatter(list []wq.SGE, off uint64, data []byte, end bool) error {
 		}
 		seg, err := q.cfg.Keys.Local(s.LKey, q.cfg.PD, s.Addr, uint64(s.Length), mrtable.AccessLocalWrite)
 		if err != nil {
+			q.doubtful(uint32(s.LKey), s.Addr, uint64(s.Length), mrtable.AccessLocalWrite, err)
 			return err
 		}
 		n := min(uint64(len(data)), uint64(s.Length)-off)
 		if err := store(&seg, off, data[:n], end && n == uint64(len(data))); err != nil {
+			q.doubtful(uint32(s.LKey), s.Addr, uint64(s.Length), mrtable.AccessLocalWrite, err)
 			return err
 		}
 		data, off = data[n:], 0
 	}
 	if len(data) > 0 {
+		q.past().because(WhyShortList)
 		return mrtable.ErrBounds
 	}
 	return nil
@@ -80,6 +87,7 @@ func (q *QP) checkWritable(list []wq.SGE) error {
 	for i := range list {
 		s := &list[i]
 		if _, err := q.cfg.Keys.Local(s.LKey, q.cfg.PD, s.Addr, uint64(s.Length), mrtable.AccessLocalWrite); err != nil {
+			q.doubtful(uint32(s.LKey), s.Addr, uint64(s.Length), mrtable.AccessLocalWrite, err)
 			return err
 		}
 	}

@@ -22,6 +22,7 @@ func (q *QP) Modify(now time.Time, a *qpstate.Attr, m qpstate.Mask, path *Path) 
 	if q.state == qpstate.SQD && (next == qpstate.SQD || next == qpstate.RTS) && !q.drained() {
 		return ErrDraining
 	}
+	q.forgetTroubles(next)
 	if next == qpstate.Reset {
 		q.becomeReset()
 		return nil
@@ -40,6 +41,7 @@ func (q *QP) Modify(now time.Time, a *qpstate.Attr, m qpstate.Mask, path *Path) 
 	case qpstate.SQD:
 		q.becomeSQD()
 	case qpstate.Err:
+		q.trouble(Trouble{Kind: TroubleAskedFor})
 		q.becomeErr(false)
 	case qpstate.Reset, qpstate.SQE: // RESET was, and nobody asks for SQE
 	}

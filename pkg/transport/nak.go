@@ -122,6 +122,9 @@ func (q *QP) pollNAK(now time.Time, buf []byte) (int, Transmit) {
 		r.rnrUntil = now.Add(bth.RNRTimerDuration(s.RNRTimer()))
 		c.SendRNRErr++
 		q.stats.RNRNAKsSent++
+		if s.RNRTimer() == 0 {
+			q.noteOnce(Event{Kind: NoteLongRNRTimer, Wait: bth.RNRTimerDuration(0)})
+		}
 	case s == bth.NAKSequence:
 		if r.oosPSN.Before(psn) {
 			// Everything came in the meantime.
@@ -136,6 +139,7 @@ func (q *QP) pollNAK(now time.Time, buf []byte) (int, Transmit) {
 		c.SentNAKs[s.NAKCode()]++
 	}
 	r.answers.ack = false
+	q.past().NAKSent = NAK{s, psn, now}
 	return q.buildAck(buf, s, psn)
 }
 
@@ -177,6 +181,7 @@ func (q *QP) replayFailed(s *replay) {
 	r.dropAnswers()
 	r.answers.nak, r.answers.nakPSN = bth.NAKRemoteAccess, psn
 	q.event(Event{Kind: QPAccessErr})
+	q.trouble(Trouble{Kind: TroubleReplay, Syndrome: bth.NAKRemoteAccess, PSN: psn})
 	q.becomeErr(true)
 }
 

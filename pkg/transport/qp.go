@@ -34,6 +34,7 @@ type QP struct {
 	noted      uint32
 	events     []Event
 	stats      Stats
+	history    *History // nil: nothing happened
 }
 
 // New makes a queue pair in RESET. Errors wrap ErrConfig.
@@ -127,6 +128,9 @@ func (q *QP) HandlePacket(now time.Time, p *Packet) Verdict {
 	q.stats.RcvdBytes += n
 	v := q.route(now, p)
 	c.Verdicts[v]++
+	if v > Duplicate {
+		q.past().strange(now, v, p)
+	}
 	return v
 }
 
@@ -251,6 +255,7 @@ func (q *QP) Fatal(now time.Time) {
 		return // it has nothing to lose
 	case qpstate.Init, qpstate.RTR, qpstate.RTS, qpstate.SQD, qpstate.SQE:
 	}
+	q.trouble(Trouble{Kind: TroubleFatal})
 	q.becomeErr(false)
 	q.event(Event{Kind: QPFatal})
 }

@@ -126,6 +126,8 @@ func (q *QP) takeReadResponse(e *wq.WQE, p *Packet) cq.Status {
 	want := min(e.User[userLength]-off, uint64(q.mtu))
 	if uint64(len(p.Payload)) != want {
 		if mtu, ok := bth.MTUFromBytes(len(p.Payload)); ok && p.Info.Position != bth.Last && p.Info.Position != bth.Only {
+			q.past().because(WhyMTU)
+			q.past().PeerMTU = mtu.Bytes()
 			q.noteOnce(Event{Kind: NoteMTU, OwnMTU: int(q.mtu), PeerMTU: mtu.Bytes()})
 		}
 		return cq.BadRespErr
@@ -150,6 +152,7 @@ func (q *QP) acceptRead(p *Packet) fault {
 	}
 	r := &q.rsp
 	r.msn = (r.msn + 1) & msnMask
+	q.stats.RcvdMsgs++
 	*s = replay{
 		op: bth.OpReadRequest, psn: r.expected, n: n, msn: r.msn,
 		va: h.VA(), rkey: h.RKey(), length: h.Length(),

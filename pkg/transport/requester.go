@@ -181,6 +181,7 @@ func (q *QP) checkStartable() {
 	r := &q.req
 	if q.readLimit() == 0 && q.state.StartsRequests() && r.localErr == 0 && r.cur < q.sq.Len() && answered(q.sq.At(r.cur).Opcode) {
 		r.localErr = cq.LocQPOpErr
+		q.past().because(WhyNoReads)
 		q.settleLocal()
 	}
 }
@@ -225,6 +226,7 @@ func (q *QP) settleLocal() {
 		return
 	}
 	q.event(Event{Kind: NoteLocalFault, PSN: r.nxt, Status: r.localErr, Op: q.sq.At(0).Opcode})
+	q.headTrouble(Trouble{Kind: TroubleLocal, Status: r.localErr})
 	q.failHead(r.localErr)
 }
 

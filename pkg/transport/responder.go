@@ -75,11 +75,11 @@ func (q *QP) handleRequest(now time.Time, p *Packet) Verdict {
 	q.expectedCame()
 	for _, check := range requestChecks {
 		if f := check(q, p); f != faultNone {
-			return q.refuse(f)
+			return q.refuse(f, p)
 		}
 	}
 	if f := operations[p.Info.Op].execute(q, p); f != faultNone {
-		return q.refuse(f)
+		return q.refuse(f, p)
 	}
 	return Accepted
 }
@@ -104,6 +104,7 @@ func (q *QP) checkSuccession(p *Packet) fault {
 	if q.rsp.op == bth.OpReserved && begins || q.rsp.op == p.Info.Op && !begins {
 		return faultNone
 	}
+	q.past().because(WhySuccession)
 	return faultInvalid
 }
 
@@ -114,6 +115,7 @@ func (q *QP) checkEnabled(p *Packet) fault { return q.checkEnabledOp(p.Info.Op) 
 func (q *QP) checkEnabledOp(op bth.Op) fault {
 	o := &operations[op]
 	if o.execute == nil || mrtable.Access(q.attr.AccessFlags)&o.need != o.need {
+		q.past().disabled(o, q.attr.AccessFlags)
 		return faultInvalid
 	}
 	return faultNone
@@ -123,6 +125,7 @@ func (q *QP) checkEnabledOp(op bth.Op) fault {
 // records whose answer has left (IBTA Vol 1 §9.7.4.1.4).
 func (q *QP) checkReplaySpace(p *Packet) fault {
 	if operations[p.Info.Op].remembered && !q.rsp.replays.hasSpace() {
+		q.past().because(WhyReadsFull)
 		return faultInvalid
 	}
 	return faultNone
@@ -176,16 +179,19 @@ func (q *QP) checkLength(p *Packet) fault {
 // noteMTU tells when a packet's length shows that the peer has another path MTU.
 func (q *QP) noteMTU(p *Packet) {
 	n := len(p.Payload)
+	q.past().PeerMTU = 0
 	mtu, ok := bth.MTUFromBytes(n)
 	switch p.Info.Position {
 	case bth.First, bth.Middle:
 		if ok {
+			q.past().PeerMTU = mtu.Bytes()
 			q.noteOnce(Event{Kind: NoteMTU, OwnMTU: int(q.mtu), PeerMTU: mtu.Bytes()})
 		}
 	case bth.Last, bth.Only:
 		if n > int(q.mtu) && n <= maxMTU {
 			for mtu = q.attr.PathMTU; mtu.Bytes() < n; mtu++ {
 			}
+			q.past().PeerMTU = mtu.Bytes()
 			q.noteOnce(Event{Kind: NoteMTU, OwnMTU: int(q.mtu), PeerMTU: mtu.Bytes()})
 		}
 	case bth.None:
@@ -277,7 +283,12 @@ func (q *QP) executeWrite(p *Packet) fault {
 	n := uint64(len(p.Payload))
 	ends := p.Info.Position.Ends()
 	seg, err := q.remote(r.rkey, r.va, n, mrtable.AccessRemoteWrite)
-	if err != nil || store(&seg, 0, p.Payload, ends) != nil {
+	if err == nil {
+		if err = store(&seg, 0, p.Payload, ends); err != nil {
+			q.doubtful(r.rkey, r.va, n, mrtable.AccessRemoteWrite, err)
+		}
+	}
+	if err != nil {
 		return faultAccess
 	}
 	r.va += n
@@ -297,6 +308,7 @@ func (q *QP) executed(p *Packet) {
 	if p.Info.Position.Ends() {
 		r.endMessage()
 		r.msn = (r.msn + 1) & msnMask
+		q.stats.RcvdMsgs++
 	} else {
 		r.op = p.Info.Op
 	}
@@ -365,13 +377,14 @@ func (q *QP) Flushing() bool { return q.rsp.flushing && q.state.FlushesRecv() }
 // refuse reacts to a fault as the table says: a NAK, a completion in error or an
 // event, and the end of the connection. The NAK goes out also when no receive
 // was there to complete.
-func (q *QP) refuse(f fault) Verdict {
+func (q *QP) refuse(f fault, p *Packet) Verdict {
 	r := &q.rsp
 	do := &reactions[f]
 	switch {
 	case f == faultNotReady:
 		q.tellNotReady()
 	case do.fatal:
+		q.requestTrouble(f, p)
 		if do.syndrome != 0 && q.cfg.Type == qpstate.RC {
 			r.answers.nak, r.answers.nakPSN = do.syndrome, r.expected
 		}

@@ -175,12 +175,12 @@ func (q *QP) expire(now time.Time) {
 	q.cfg.Counters.LocalAckTimeoutErr++
 	q.stats.Timeouts++
 	r.impliedBy = false
-	q.retry()
+	q.retry(WhyTimeout)
 }
 
 // retry goes back to the oldest PSN that was not acknowledged, or ends the
 // request when retry_cnt is used up.
-func (q *QP) retry() {
+func (q *QP) retry(why Why) {
 	r := &q.req
 	if q.sq.Len() == 0 {
 		return
@@ -191,6 +191,7 @@ func (q *QP) retry() {
 			Kind: NoteRetryExceeded, PSN: r.una, Count: int(q.attr.RetryCnt),
 			Wait: bth.AckTimeout(q.attr.Timeout),
 		})
+		q.headTrouble(Trouble{Kind: TroubleNoAnswer, Why: why, Status: cq.RetryExcErr, Retries: q.attr.RetryCnt})
 		q.failHead(cq.RetryExcErr)
 		return
 	}
@@ -226,10 +227,12 @@ func (q *QP) notReady(now time.Time, psn bth.PSN, code uint8) {
 	wait := bth.RNRTimerDuration(code)
 	q.cfg.Counters.RcvdRNRErr++
 	q.stats.RNRNAKsRcvd++
+	q.past().NAKRcvd = NAK{bth.RNRSyndrome(code), psn, now}
 	q.noteOnce(Event{Kind: NoteRNRTimer, Code: code, Wait: wait})
 	if !q.mayWait() {
 		q.cfg.Counters.RetryRNRExceededErr++
 		q.event(Event{Kind: NoteRNRRetryExceeded, PSN: r.una, Count: int(q.attr.RNRRetry), Code: code, Wait: wait})
+		q.headTrouble(Trouble{Kind: TroubleNotReady, Status: cq.RNRRetryExcErr, Retries: q.attr.RNRRetry, RNRTimer: code})
 		q.failHead(cq.RNRRetryExcErr)
 		return
 	}
@@ -267,5 +270,5 @@ func (q *QP) impliedNAK() {
 	if q.attr.RetryCnt > 0 {
 		r.retries++
 	}
-	q.retry()
+	q.retry(WhyImplied)
 }

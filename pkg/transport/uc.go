@@ -102,21 +102,21 @@ func (q *QP) handleUnacknowledged(p *Packet) Verdict {
 	}
 	for _, check := range unacknowledgedChecks {
 		if f := check(q, p); f != faultNone {
-			return q.refuseUnacknowledged(f)
+			return q.refuseUnacknowledged(f, p)
 		}
 	}
 	if f := operations[p.Info.Op].execute(q, p); f != faultNone {
-		return q.refuseUnacknowledged(f)
+		return q.refuseUnacknowledged(f, p)
 	}
 	return Accepted
 }
 
 // refuseUnacknowledged drops the message of a packet that has a fault, without a
 // word to its sender. A fault of this side's own memory ends the queue pair.
-func (q *QP) refuseUnacknowledged(f fault) Verdict {
+func (q *QP) refuseUnacknowledged(f fault, p *Packet) Verdict {
 	do := &unacknowledged[f]
 	if do.verdict == Accepted { // not in the table
-		return q.refuse(f)
+		return q.refuse(f, p)
 	}
 	if q.rsp.op == bth.OpReserved {
 		q.cfg.Counters.DroppedMessages++

@@ -27,10 +27,12 @@ func (q *QP) pollDatagram(buf []byte, tx *Transmit) int {
 	p := plan{e: q.sq.At(0), n: 1}
 	path := q.cfg.AHs.Path(p.e.AH, q.cfg.PD, p.e.RemoteQPN)
 	if path == nil {
+		q.past().noAH(p.e.AH)
 		q.failLocal(cq.LocQPOpErr)
 		return 0
 	}
 	if p.e.User[userLength] > datagramMTU(path) {
+		q.past().because(WhyDatagram)
 		q.failLocal(cq.LocLenErr)
 		return 0
 	}
@@ -125,8 +127,9 @@ func (q *QP) storeDatagram(p *Packet) Verdict {
 	list := q.rsp.recv.SGList
 	q.grh = networkHeader(p)
 	if q.scatter(list, 0, q.grh[:], false) != nil || q.scatter(list, grhLen, p.Payload, true) != nil {
-		return q.refuse(faultScatter)
+		return q.refuse(faultScatter, p)
 	}
+	q.stats.RcvdMsgs++
 	q.completeRecv(p, cq.Recv, uint32(grhLen+len(p.Payload)))
 	return Accepted
 }
