@@ -153,6 +153,9 @@ type Adapter struct {
 	lastPD    mrtable.PD
 	load      []int // QPs per worker
 
+	failures  failures
+	gidStatus atomic.Pointer[[]uapi.GIDStatus]
+
 	refusedLog rateLimit
 	faultLog   rateLimit
 	comingLog  rateLimit // programs that come

@@ -449,7 +449,7 @@ func TestF43ModifyNamesTheField(t *testing.T) {
 		words []string
 	}{
 		{"no GRH", mask, func(a *qpstate.Attr) { a.AH.IsGlobal = false }, []string{"is_global"}},
-		{"sgid_index", mask, func(a *qpstate.Attr) { a.AH.SGIDIndex = 1 }, []string{"sgid_index is 1", "1 entries"}},
+		{"sgid_index", mask, func(a *qpstate.Attr) { a.AH.SGIDIndex = 1 }, []string{"sgid_index 1: the GID table of", "has 0 ("}},
 		{"port", mask, func(a *qpstate.Attr) { a.AH.PortNum = 2 }, []string{"port_num is 2"}},
 		{"path MTU", mask, func(a *qpstate.Attr) { a.PathMTU = 6 }, []string{"path_mtu is 6"}},
 		{"missing attribute", mask &^ qpstate.MaskDestQPN, func(*qpstate.Attr) {}, []string{"dest_qp_num"}},

@@ -117,6 +117,8 @@ var handlers = map[uapi.Op]handler{
 
 	uapi.OpListResources: unlocked(on((*program).listResources)),
 	uapi.OpListCounters:  unlocked(on((*program).listCounters)),
+	uapi.OpExplainQP:     unlocked(on((*program).explainQP)),
+	uapi.OpListGIDs:      unlocked(on((*program).listGIDs)),
 }
 
 // answer serves one message and appends the reply to out. It takes over fds.

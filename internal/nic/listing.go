@@ -12,6 +12,7 @@ import (
 	"github.com/softroce/softroce/internal/uapi"
 	"github.com/softroce/softroce/pkg/mrtable"
 	"github.com/softroce/softroce/pkg/qpstate"
+	"github.com/softroce/softroce/pkg/transport"
 )
 
 // Our own tuning of listings. A part of one is bounded in objects, whose program
@@ -251,4 +252,9 @@ func (q *qp) list(r *uapi.Resource) {
 	s := q.engine.Stats()
 	r.SentBytes, r.RcvdBytes, r.Resent = s.SentBytes, s.RcvdBytes, s.Retransmits
 	r.Timeouts, r.RNRWaits, r.SendQueued = s.Timeouts, s.RNRNAKsRcvd, q.engine.SendsWaiting()
+	r.SentMsgs, r.RcvdMsgs, r.SentPkts, r.RcvdPkts = s.SentMsgs, s.RcvdMsgs, s.SentPkts, s.RcvdPkts
+	r.SeqNAKs, r.SentNAKs, r.SentRNRs, r.RNRWaitNS = s.SeqNAKsRcvd, s.SeqNAKsSent, s.RNRNAKsSent, uint64(s.RNRWait)
+	if h := q.engine.History(); h != nil && h.First.Kind != transport.TroubleNone {
+		r.Faults, r.LastFault = h.Troubles, h.First.Kind.String()
+	}
 }

@@ -205,6 +205,8 @@ func (n *netWatch) refresh() (again time.Duration) {
 	before := n.a.port.Load()
 	port := n.portOf(list, next, before)
 	n.a.port.Store(&port)
+	status := n.status(list, next)
+	n.a.gidStatus.Store(&status)
 	if before != nil { // programs may be there
 		n.tell(changed || added, before.up, port.up)
 	}

@@ -106,6 +106,7 @@ func (p *program) createAH(m *uapi.CreateAHRequest) (reply, error) {
 	}
 	o := &ahObject{owner: d, pd: d.pd, attr: m.Attr}
 	if err := p.a.resolveAH(o); err != nil {
+		p.noteGID("create AH", err)
 		return reply{}, err
 	}
 	if err := p.account.charge(ResourceAHs, 1); err != nil {

@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"fmt"
 	"syscall"
 
 	"github.com/softroce/softroce/internal/uapi"
@@ -272,6 +273,7 @@ func (p *program) modifyQP(m *uapi.ModifyQPRequest) (reply, error) {
 	case !ran:
 		return reply{}, p.a.errStopped()
 	case err != nil:
+		p.noteGID(fmt.Sprintf("modify of queue pair %#06x", uint32(o.qp.qpn)), err)
 		return reply{}, refuse(errnoOf(err, syscall.EINVAL), "%v", err)
 	}
 	return reply{body: &uapi.ModifyQPReply{State: state}}, nil
@@ -297,7 +299,6 @@ func (a *Adapter) qpLimits(attr *qpstate.Attr, m qpstate.Mask) qpstate.Limits {
 	rd := a.cfg.Limits.MaxRDAtomic
 	l := qpstate.Limits{MaxRDAtomic: rd, MaxDestRDAtomic: rd, MaxMTU: bth.MTU4096}
 	gids := a.gids.load()
-	l.GIDs = len(gids)
 	if i := int(attr.AH.SGIDIndex); m&qpstate.MaskAV != 0 && i < len(gids) && gids[i].ifindex != 0 {
 		l.MaxMTU = activeMTU(gids[i].linkMTU)
 	}

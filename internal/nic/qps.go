@@ -182,7 +182,7 @@ func (w *worker) resolve(q *qp, a *qpstate.Attr, m qpstate.Mask) (*connection, e
 func (a *Adapter) sourceOf(ah *qpstate.AHAttr, groups bool) (bth.GID, netip.Addr, error) {
 	gid, local, ok := a.gid(int(ah.SGIDIndex))
 	if !ok {
-		return gid, local, refuse(unix.EINVAL, "sgid_index %d: the adapter's GID table has no such entry (see softroce devinfo)", ah.SGIDIndex)
+		return gid, local, a.noGID(int(ah.SGIDIndex))
 	}
 	if ah.DGID.IsZero() || ah.DGID.IsMulticast() && !groups || ah.DGID.Is4() && noPeer4(ah.DGID.Addr()) {
 		return gid, local, refuse(unix.EINVAL, "dgid %s is no address of a peer", ah.DGID)

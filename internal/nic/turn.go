@@ -49,6 +49,7 @@ type qp struct {
 	timerPos int // place in the heap, -1 when absent
 	timerAt  time.Time
 	warned   uint32 // diagnostics already written, by kind
+	troubles uint32 // that were looked at
 }
 
 // A programLink is one program on one worker: its doorbells there and the
@@ -361,6 +362,7 @@ func (w *worker) settle(q *qp) {
 		}
 		w.event(q, ev)
 	}
+	w.remember(q)
 	if q.rq != nil {
 		if err := q.rq.Err(); err != nil && q.engine.State() != qpstate.Err {
 			w.badRing(q, err)

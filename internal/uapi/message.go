@@ -91,6 +91,8 @@ const (
 	OpStartCapture Op = 62
 	OpStopCapture  Op = 63
 	OpQueryCapture Op = 64
+	OpExplainQP    Op = 65
+	OpListGIDs     Op = 66
 )
 
 var opNames = map[Op]string{
@@ -110,6 +112,7 @@ var opNames = map[Op]string{
 	OpQueryCM: "query CM id", OpListenCM: "listen", OpConnectCM: "connect", OpAcceptCM: "accept", OpRejectCM: "reject",
 	OpEstablishCM: "establish", OpDisconnectCM: "disconnect", OpNotifyCM: "notify", OpMigrateCM: "migrate CM id",
 	OpQPAttrCM: "QP attributes of CM id", OpSetCMOption: "set CM option", OpJoinCM: "join multicast", OpLeaveCM: "leave multicast",
+	OpExplainQP: "explain QP", OpListGIDs: "list GIDs",
 }
 
 // String names the operation.

@@ -51,6 +51,17 @@ type Resource struct {
 	RNRWaits   uint64 `json:"rnr_waits,omitempty"`
 	SendQueued int    `json:"send_queued,omitempty"`
 
+	SentMsgs  uint64 `json:"sent_msgs,omitempty"`
+	RcvdMsgs  uint64 `json:"rcvd_msgs,omitempty"`
+	SentPkts  uint64 `json:"sent_pkts,omitempty"`
+	RcvdPkts  uint64 `json:"rcvd_pkts,omitempty"`
+	SeqNAKs   uint64 `json:"seq_naks,omitempty"` // received
+	SentNAKs  uint64 `json:"sent_seq_naks,omitempty"`
+	SentRNRs  uint64 `json:"sent_rnr_naks,omitempty"`
+	RNRWaitNS uint64 `json:"rnr_wait_ns,omitempty"` // time asked for in all
+	Faults    uint32 `json:"faults,omitempty"`
+	LastFault string `json:"last_fault,omitempty"` // kind of the first trouble
+
 	CQE    uint32 `json:"cqe,omitempty"`
 	Length uint64 `json:"length,omitempty"` // MR, MW: bytes
 	IOVA   uint64 `json:"iova,omitempty"`

@@ -288,3 +288,25 @@ func (h *History) noAH(ah uint32) {
 	h.because(WhyNoAH)
 	h.doubt.Key = ah
 }
+
+var troubleNames = [TroubleKindsCount]string{
+	"none", "no_answer", "not_ready", "refused", "bad_answer", "local", "request", "replay", "fatal", "asked_for",
+}
+
+// String is the kind's word in a listing.
+func (k TroubleKind) String() string { return word(troubleNames[:], int(k)) }
+
+var whyNames = [WhyCount]string{
+	"", "timeout", "gap", "implied", "key", "pd", "window_qp", "rights", "bounds", "memory_gone", "short_list", "bind", "no_reads",
+	"no_ah", "datagram", "succession", "unsupported", "disabled", "reads_full", "mtu", "length", "align", "recv_short", "invalidate",
+}
+
+// String is the reason's word in a listing.
+func (w Why) String() string { return word(whyNames[:], int(w)) }
+
+func word(names []string, i int) string {
+	if i < len(names) {
+		return names[i]
+	}
+	return "unknown"
+}

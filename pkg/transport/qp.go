@@ -66,6 +66,9 @@ func New(cfg Config) (*QP, error) {
 // QPN is the queue pair's number.
 func (q *QP) QPN() bth.QPN { return q.cfg.QPN }
 
+// Type is the queue pair's type.
+func (q *QP) Type() qpstate.Type { return q.cfg.Type }
+
 // State is the queue pair's state.
 func (q *QP) State() qpstate.State { return q.state }
 
