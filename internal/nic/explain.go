@@ -28,8 +28,8 @@ type failures struct {
 
 type failure struct {
 	number, uid uint32 // of the program
-	at    time.Time
-	story uapi.Story
+	at          time.Time
+	story       uapi.Story
 }
 
 func (f *failures) add(one failure) {

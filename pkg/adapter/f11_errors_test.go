@@ -120,7 +120,7 @@ func TestF18DifferentPathMTUs(t *testing.T) {
 				}
 				ours, peers := c.ours.String(), c.peer.String()
 				eventually(t, "the responder names both MTUs: "+b.host.log.String(), func() bool {
-					return len(b.host.log.lines("level=WARN", "path MTU", peers+" here", ours+" at the peer")) == 1
+					return len(b.host.log.lines("level=WARN", "path MTU", "packets of "+ours, "path MTU "+peers+";")) == 1
 				})
 				eventually(t, "the requester names its MTU: "+a.host.log.String(), func() bool {
 					return len(a.host.log.lines("level=WARN", "path MTU", ours)) == 1
