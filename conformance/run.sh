@@ -5,7 +5,7 @@
 #
 #   run.sh [-r] [-o DIR] [-b BACKEND] [FLAGS OF softroce conformance run...]
 #
-# -b takes another backend of the daemon than UDP sockets: packet.
+# -b takes another backend of the daemon than UDP sockets: packet, or tun, behind a host that forwards.
 # -r writes DIR/report.html, too, of these results and of the committed ones, conformance/results/*.json.
 # The status is 0 when every run's is 0: each must passes that conformance/exceptions/BACKEND.txt does not name.
 set -euo pipefail
@@ -106,6 +106,20 @@ make_link() {
     done
 }
 
+# Makes a TUN link in the target's namespace, which routes between it and the tester.
+route_to_tun() {
+    in_ns "$target" ip tuntap add dev roce0 mode tun multi_queue
+    in_ns "$target" ip link set roce0 mtu 9000 up
+    in_ns "$target" ip addr add 198.18.79.1/24 dev roce0
+    in_ns "$target" sysctl -qw net.ipv4.ip_forward=1
+    in_ns "$tester" ip route add 198.18.79.0/24 via 198.18.78.1
+    if [[ -e /proc/sys/net/ipv6 ]]; then
+        in_ns "$target" ip addr add fd5c:4793::1/64 dev roce0 nodad
+        in_ns "$target" sysctl -qw net.ipv6.conf.all.forwarding=1
+        in_ns "$tester" ip route add fd5c:4793::/64 via fd5c:4792::1
+    fi
+}
+
 # Runs the suite: name of the files, what reports call the target, its address, further flags. The tester stays on one CPU:
 # a veth keeps the order of packets only as long as they are sent from the same one.
 suite() {
@@ -131,16 +145,25 @@ if [[ -e /proc/sys/net/ipv6 ]]; then
     testers+=(--tester fd5c:4792::2)
     listen="[::]:4792"
 fi
+extra=() agent4=() agent6=()
 case $backend in
+tun)
+    over="a TUN link" file=tun- extra=(--tun roce0)
+    addr4=198.18.79.2 addr6=fd5c:4793::2
+    addrs=(--addr "$addr4")
+    if [[ -e /proc/sys/net/ipv6 ]]; then addrs+=(--addr "$addr6"); fi
+    agent4=(--agent 198.18.78.1:4792) agent6=(--agent '[fd5c:4792::1]:4792')
+    route_to_tun
+    ;;
 udp) over=UDP file='' ;;
 *) over="backend $backend" file=$backend- ;;
 esac
-start daemon.log "$run/softroce" daemon --backend "$backend" "${addrs[@]}" --socket "$run/socket"
+start daemon.log "$run/softroce" daemon --backend "$backend" "${extra[@]}" "${addrs[@]}" --socket "$run/socket"
 await daemon.log msg=serving
 start agent.log "$run/softroce" conformance agent "${testers[@]}" --socket "$run/socket" --listen "$listen"
 await agent.log 'agent of'
-suite "daemon-${file}ipv4" "softroce daemon over $over, IPv4" "$addr4" "$@"
-if [[ -e /proc/sys/net/ipv6 ]]; then suite "daemon-${file}ipv6" "softroce daemon over $over, IPv6" "$addr6" "$@"; fi
+suite "daemon-${file}ipv4" "softroce daemon over $over, IPv4" "$addr4" "${agent4[@]}" "$@"
+if [[ -e /proc/sys/net/ipv6 ]]; then suite "daemon-${file}ipv6" "softroce daemon over $over, IPv6" "$addr6" "${agent6[@]}" "$@"; fi
 stop_last
 stop_last
 

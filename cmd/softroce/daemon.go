@@ -47,6 +47,7 @@ type daemonFlags struct {
 	recvBuf   int
 	gso       string
 	backend   string
+	tun       string
 	pprof     string
 	crc       string
 	strict    bool
@@ -69,7 +70,7 @@ The socket is --socket, else $SOFTROCE_SOCKET, else softroce/softroce.sock in $X
 		RunE: func(c *cobra.Command, _ []string) error { return runDaemon(c.Context(), &f, c.ErrOrStderr()) },
 	}
 	fl := c.Flags()
-	fl.StringSliceVar(&f.addrs, "addr", nil, "address of the adapter (repeat for several); GID 0 is the first")
+	fl.StringSliceVar(&f.addrs, "addr", nil, "address of the adapter (repeat for several); GID 0 is the first; with --backend tun also as 10.99.0.2/24")
 	fl.StringVar(&f.iface, "interface", "", "network interface whose addresses the adapter takes")
 	fl.StringVar(&f.name, "name", "", "device name that programs see (default softroce0)")
 	fl.StringVar(&f.socket, "socket", "", "path of the Unix socket")
@@ -83,7 +84,8 @@ The socket is --socket, else $SOFTROCE_SOCKET, else softroce/softroce.sock in $X
 	fl.IntVar(&f.workers, "workers", 0, "receive sockets and threads, 1 to 8 (default: one per CPU)")
 	fl.IntVar(&f.window, "window", 0, "most bytes in flight on one queue pair (default: the engine's)")
 	fl.IntVar(&f.recvBuf, "recv-buffer", 0, "socket receive buffer in bytes (default: up to 8 MiB)")
-	fl.StringVar(&f.backend, "backend", "udp", "way to the network: udp, or packet, which checks whole IP headers and needs CAP_NET_RAW")
+	fl.StringVar(&f.backend, "backend", "udp", "way to the network: udp; packet, which checks whole IP headers and needs CAP_NET_RAW; or tun, with addresses of its own")
+	fl.StringVar(&f.tun, "tun", "", "name of the TUN link of --backend tun, which is opened, or made where there is none")
 	fl.StringVar(&f.gso, "gso", "auto", "UDP segmentation and receive offload: auto, on or off")
 	fl.StringVar(&f.crc, "crc", "", "how to compute the ICRC, as hash/crc32; a wrong name is answered with those of this CPU (default: the best)")
 	fl.StringVar(&f.pprof, "pprof", "", "address for CPU and memory profiles, as 127.0.0.1:6060 (default: none)")
@@ -150,7 +152,7 @@ func runDaemon(ctx context.Context, f *daemonFlags, stderr io.Writer) (err error
 // config turns flags into the adapter's configuration.
 func (f *daemonFlags) config(log *slog.Logger) (nic.Config, error) {
 	cfg := nic.Config{
-		Name: f.name, Interface: f.iface, Workers: f.workers, Window: f.window, RecvBuffer: f.recvBuf,
+		Name: f.name, TUN: f.tun, Interface: f.iface, Workers: f.workers, Window: f.window, RecvBuffer: f.recvBuf,
 		StrictICRC: f.strict, Log: log, OwnProcess: true,
 	}
 	var err error
@@ -167,6 +169,10 @@ func (f *daemonFlags) config(log *slog.Logger) (nic.Config, error) {
 	}
 	for _, s := range f.addrs {
 		a, err := netip.ParseAddr(s)
+		if p, perr := netip.ParsePrefix(s); perr == nil && cfg.Backend == nic.BackendTUN {
+			a, err = p.Addr(), nil
+			cfg.Routes = append(cfg.Routes, p)
+		}
 		if err != nil {
 			return cfg, fmt.Errorf("--addr %q is not an IP address: %w", s, err)
 		}

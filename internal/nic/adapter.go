@@ -45,9 +45,10 @@ type Backend = udp4791.Backend
 const (
 	BackendUDP    = udp4791.BackendUDP
 	BackendPacket = udp4791.BackendPacket
+	BackendTUN    = udp4791.BackendTUN
 )
 
-// ParseBackend reads udp or packet.
+// ParseBackend reads udp, packet or tun.
 func ParseBackend(s string) (Backend, error) { return udp4791.ParseBackend(s) }
 
 // Config says what an adapter is. One of Addrs and Interface is required;
@@ -79,6 +80,11 @@ type Config struct {
 	RecvBuffer, SendBuffer int
 	// Backend is the way to the network; default BackendUDP.
 	Backend Backend
+	// TUN is the name of BackendTUN's link; Addrs are the adapter's own then.
+	TUN string
+	// Routes are the networks that the host is to reach by a TUN link which the
+	// adapter makes.
+	Routes []netip.Prefix
 	// Offload says whether the kernel cuts and merges datagrams.
 	Offload Offload
 	// StrictICRC refuses packets whose identification cannot be proven.
@@ -240,12 +246,13 @@ func (a *Adapter) open(gids []gidEntry) error {
 	}
 	group, err := udp4791.OpenNet(udp4791.Config{
 		Addrs: addrs, Workers: a.cfg.Workers, RecvBuffer: a.cfg.RecvBuffer, SendBuffer: a.cfg.SendBuffer,
-		Offload: a.cfg.Offload, Backend: a.cfg.Backend,
+		Offload: a.cfg.Offload, Backend: a.cfg.Backend, TUN: a.cfg.TUN,
 	})
 	if err != nil {
 		return err
 	}
 	a.group = group
+	a.routeToLink()
 	for i := range a.cfg.Workers {
 		w, err := newWorker(a, i, a.group.Queue(i))
 		if err != nil {

@@ -123,7 +123,7 @@ func (a *Adapter) myself(gids []gidEntry, i int, peer netip.Addr) (netip.Addr, e
 // interface will do, and of a peer on this host any that reaches it.
 func (a *Adapter) chooseSource(gids []gidEntry, peer netip.Addr) (index int, hop uint8, mtu int, err error) {
 	link, local := 0, true
-	if a.routes != nil {
+	if a.routes != nil && a.group.Link() == "" { // else the table is that of the host before the link
 		routes, err := a.routes.RouteGet(peer.AsSlice())
 		switch {
 		case err == nil && len(routes) > 0:

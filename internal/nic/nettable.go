@@ -18,6 +18,9 @@ import (
 // all those of its interface, or those of its own that are somewhere.
 func (n *netWatch) found(list []localInterface) []gidEntry {
 	cfg := &n.a.cfg
+	if link := n.a.group.Link(); link != "" {
+		return ownGIDs(cfg.Addrs, list, link)
+	}
 	if cfg.Interface == "" {
 		var out []gidEntry
 		for _, addr := range cfg.Addrs {
@@ -37,6 +40,21 @@ func (n *netWatch) found(list []localInterface) []gidEntry {
 		}
 	}
 	return nil
+}
+
+// ownGIDs are the entries of addresses that no interface has: on a link of the
+// adapter's own, which may be gone.
+func ownGIDs(addrs []netip.Addr, list []localInterface, link string) (out []gidEntry) {
+	for _, addr := range addrs {
+		e := gidEntry{gid: bth.GIDFromAddr(addr), addr: addr.Unmap(), ifname: link, linkMTU: unknownLinkMTU}
+		for i := range list {
+			if list[i].Name == link {
+				e.ifindex, e.linkMTU = list[i].Index, list[i].MTU
+			}
+		}
+		out = append(out, e)
+	}
+	return out
 }
 
 // gids are the entries that an interface's addresses make.
@@ -212,7 +230,7 @@ func (n *netWatch) portOf(list []localInterface, table []gidEntry, before *portS
 		p.linkMTU = min(p.linkMTU, in.MTU)
 	}
 	for _, e := range table {
-		if e.addr.IsValid() && e.ifindex == 0 { // local by a route
+		if e.addr.IsValid() && e.ifindex == 0 && e.ifname == "" { // local by a route
 			p.up, p.enabled, p.linkMTU = true, true, min(p.linkMTU, e.linkMTU)
 		}
 	}

@@ -191,6 +191,10 @@ func (n *netWatch) loop(again time.Duration) {
 // refresh looks at the interfaces and makes table and port as they are. It
 // returns when to look again without being told, 0 for never.
 func (n *netWatch) refresh() (again time.Duration) {
+	gone := n.a.group.Recover()
+	if gone != nil {
+		n.warn("the link of the adapter cannot be used", gone)
+	}
 	list, err := localInterfaces()
 	if err != nil {
 		n.warn("the network interfaces cannot be read", err)
@@ -214,7 +218,7 @@ func (n *netWatch) refresh() (again time.Duration) {
 	if changed || added {
 		n.retries = 0
 	}
-	if missing {
+	if missing || gone != nil {
 		if r := n.retry(); r > 0 && (again == 0 || r < again) {
 			again = r
 		}

@@ -36,10 +36,11 @@ const (
 type Backend = nic.Backend
 
 // The backends: UDP sockets; packet sockets beside them, which show IP headers
-// and need CAP_NET_RAW.
+// and need CAP_NET_RAW; a TUN link with addresses of the adapter's own.
 const (
 	BackendUDP    = nic.BackendUDP
 	BackendPacket = nic.BackendPacket
+	BackendTUN    = nic.BackendTUN
 )
 
 // Config says what adapter to start. One of Addrs and Interface is required;
@@ -61,6 +62,9 @@ type Config struct {
 	RecvBuffer, SendBuffer int
 	// Backend is the way to the network; default BackendUDP.
 	Backend Backend
+	// TUN is the name of BackendTUN's link, which is opened, or made where there
+	// is none (CAP_NET_ADMIN). Addrs are then addresses that no interface has.
+	TUN string
 	// Offload says whether the kernel cuts and merges datagrams; default
 	// OffloadAuto.
 	Offload Offload
@@ -90,7 +94,7 @@ func Start(cfg Config) (*Adapter, error) {
 	c := nic.Config{
 		Name: cfg.Name, Addrs: cfg.Addrs, Interface: cfg.Interface, Workers: cfg.Workers, Window: cfg.Window,
 		RecvBuffer: cfg.RecvBuffer, SendBuffer: cfg.SendBuffer, StrictICRC: cfg.StrictICRC, Log: cfg.Log,
-		Offload: cfg.Offload, Backend: cfg.Backend,
+		Offload: cfg.Offload, Backend: cfg.Backend, TUN: cfg.TUN,
 	}
 	var err error
 	if cfg.Capture != nil {

@@ -15,9 +15,12 @@ const (
 	// BackendPacket receives by packet sockets (packet(7)) beside the UDP
 	// sockets, which only hold the port and send: it sees IP headers.
 	BackendPacket
+	// BackendTUN is a TUN link with addresses of the adapter's own, which the host
+	// routes to: whole IP packets both ways, and no port of the host's.
+	BackendTUN
 )
 
-var backendNames = [...]string{"udp", "packet"}
+var backendNames = [...]string{"udp", "packet", "tun"}
 
 // String is the backend's name.
 func (b Backend) String() string {
@@ -34,7 +37,7 @@ func ParseBackend(s string) (Backend, error) {
 			return Backend(i), nil
 		}
 	}
-	return 0, fmt.Errorf("udp4791: backend %q: want udp or packet", s)
+	return 0, fmt.Errorf("udp4791: backend %q: want udp, packet or tun", s)
 }
 
 // Net is an adapter's hold on its addresses, whatever the backend. *Group is the
@@ -84,18 +87,20 @@ func OpenNet(cfg Config) (Net, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if cfg.Backend == BackendPacket {
-		n, err := openPacket(cfg)
-		if err != nil {
-			return nil, err
-		}
-		return n, nil
+	var n Net
+	var err error
+	switch cfg.Backend {
+	case BackendPacket:
+		n, err = openPacket(cfg)
+	case BackendTUN:
+		n, err = openTUN(cfg)
+	case BackendUDP:
+		n, err = Open(cfg)
 	}
-	g, err := Open(cfg)
 	if err != nil {
-		return nil, err // not a nil *Group in an interface
+		return nil, err // n may be a nil pointer in an interface
 	}
-	return g, nil
+	return n, nil
 }
 
 // Queue is Endpoint as an interface.

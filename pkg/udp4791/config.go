@@ -3,6 +3,8 @@ package udp4791
 import (
 	"fmt"
 	"net/netip"
+
+	"golang.org/x/sys/unix"
 )
 
 // Values fixed by the specification.
@@ -72,6 +74,9 @@ type Config struct {
 	// Backend is the way to the network; default BackendUDP. Open is for that
 	// one only, OpenNet for all.
 	Backend Backend
+	// TUN is the name of BackendTUN's link, which is opened, or made where there
+	// is none. The addresses are then not the host's, and have no zones.
+	TUN string
 	// Offload says whether the kernel shall cut and merge datagrams
 	// (UDP_SEGMENT and UDP_GRO): default OffloadAuto.
 	Offload Offload
@@ -124,6 +129,10 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("udp4791: config: unknown backend %d", c.Backend)
 	case c.Offload > OffloadOff:
 		return fmt.Errorf("udp4791: config: unknown offload %d", c.Offload)
+	case (c.Backend == BackendTUN) != (c.TUN != ""):
+		return fmt.Errorf("udp4791: config: backend %v and TUN link %q: the tun backend needs a link's name, others have none", c.Backend, c.TUN)
+	case len(c.TUN) >= unix.IFNAMSIZ:
+		return fmt.Errorf("udp4791: config: TUN link %q: a name has at most %d bytes", c.TUN, unix.IFNAMSIZ-1)
 	case c.RecvBuffer < 0 || c.SendBuffer < 0:
 		return fmt.Errorf("udp4791: config: negative buffer size (receive %d, send %d bytes)", c.RecvBuffer, c.SendBuffer)
 	}
@@ -139,6 +148,8 @@ func (c *Config) Validate() error {
 			return &AddrError{Addr: a, Reason: "a multicast group; an adapter needs a unicast address"}
 		case a.Is6() && a.IsLinkLocalUnicast() && a.Zone() == "":
 			return &AddrError{Addr: a, Reason: "link-local and without a zone; write " + a.String() + "%INTERFACE"}
+		case c.Backend == BackendTUN && (a.Zone() != "" || a.IsLinkLocalUnicast() || a.IsLoopback()):
+			return &AddrError{Addr: a, Reason: "of a scope that is not routed to a TUN link; an adapter there needs an address of its own"}
 		case seen[a]:
 			return &AddrError{Addr: a, Reason: "given twice"}
 		}
