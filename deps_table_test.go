@@ -220,8 +220,13 @@ var rules = []rule{
 	},
 	{
 		path: "pkg/adapter", is: "an adapter inside the program's own process", never: "a second data path",
-		may: []string{"internal/nic", "internal/shm", "internal/capture", "pkg/verbs"}, unix: true,
+		may: []string{"internal/nic", "internal/shm", "internal/impair", "internal/capture", "pkg/verbs"}, unix: true,
 		testsMay: join(edgeTests, leaves, []string{"pkg/transport", "pkg/udp4791", "internal/uapi", "internal/metrics", "internal/demo", prometheus}),
+	},
+
+	{
+		path: "pkg/rdmatest", is: "adapters and network faults for a program's tests", never: "a second data path",
+		may: []string{"pkg/adapter", "pkg/verbs", "internal/impair", "internal/testaddr"}, testsMay: join(edgeTests, public),
 	},
 
 	{

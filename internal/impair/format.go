@@ -110,7 +110,7 @@ func (r *Rule) writeAction(b *strings.Builder) {
 		if r.Change.Sealed {
 			b.WriteString(" sealed")
 		}
-	case Drop, NumActions:
+	case Drop, Count, NumActions:
 	}
 }
 

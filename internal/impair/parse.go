@@ -101,7 +101,7 @@ func (p *parser) action() (err error) {
 		p.r.Peer, err = parsePeer(p.next())
 	case Corrupt:
 		p.r.Change, err = p.change()
-	case Drop, NumActions:
+	case Drop, Count, NumActions:
 	}
 	return err
 }

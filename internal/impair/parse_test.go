@@ -32,6 +32,7 @@ func TestParse(t *testing.T) {
 		{"reorder 4 qp 0x11", Rule{Action: Reorder, Places: 4, QP: 17}, ""},
 		{"reorder local-qp 17 remote-qp 18 psn 7", Rule{Action: Reorder, LocalQP: 17, RemoteQP: 18, PSN: Range{7, 7}, ByPSN: true}, "reorder local-qp 0x11 remote-qp 0x12 psn 7"},
 		{"drop psn 16777215..3", Rule{PSN: Range{16777215, 3}, ByPSN: true}, ""},
+		{"count ACK", Rule{Action: Count, Ops: []string{"ACK"}}, ""},
 		{"drop first", Rule{Ops: []string{"FIRST"}}, "drop FIRST"},
 		{"drop first first 2", Rule{Ops: []string{"FIRST"}, Nth: Range{1, 2}}, "drop FIRST nth 1..2"},
 		{"rate 10mbit", Rule{Action: Rate, BitsPerSecond: 1e7}, ""},

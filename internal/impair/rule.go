@@ -19,10 +19,11 @@ const (
 	Reorder
 	Rate
 	Partition
+	Count // nothing: it is only counted
 	NumActions
 )
 
-var actionNames = [NumActions]string{"drop", "delay", "duplicate", "corrupt", "reorder", "rate", "partition"}
+var actionNames = [NumActions]string{"drop", "delay", "duplicate", "corrupt", "reorder", "rate", "partition", "count"}
 
 // String is the action's word in a rule.
 func (a Action) String() string {

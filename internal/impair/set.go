@@ -24,7 +24,8 @@ const maxChanges = 4
 
 // A Verdict is what becomes of a packet.
 type Verdict struct {
-	// Rule is the number of the rule that had the first word, 0 when none had.
+	// Rule is the number of the rule that dropped the packet, or else of the first
+	// that did something to it; 0: none.
 	Rule int
 	// Drop says that nothing else happens.
 	Drop bool
@@ -156,7 +157,7 @@ func (s *Set) Judge(now time.Time, p *Packet) (v Verdict) {
 			continue
 		}
 		a.Hit++
-		if v.Rule == 0 {
+		if v.Rule == 0 && a.Action != Count {
 			v.Rule = a.id
 		}
 		s.Actions[a.Action]++
@@ -221,7 +222,7 @@ func (a *active) act(now time.Time, p *Packet, v *Verdict) {
 		v.Behind = max(v.Behind, max(a.Places, 1))
 	case Rate:
 		a.pace(now, len(p.Bytes), v)
-	case NumActions:
+	case Count, NumActions:
 	}
 }
 

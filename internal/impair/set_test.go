@@ -187,17 +187,17 @@ func TestTimes(t *testing.T) {
 
 // TestSum checks that the words of several rules add up, and that a drop ends it.
 func TestSum(t *testing.T) {
-	s := setOf(t, "delay 2ms\ndelay 1ms..3ms seed 5\nduplicate\nduplicate 2\nreorder 3\ndrop nth 2\nduplicate")
+	s := setOf(t, "count\ndelay 2ms\ndelay 1ms..3ms seed 5\nduplicate\nduplicate 2\nreorder 3\ndrop nth 2\nduplicate")
 	p := Packet{Peer: away, Bytes: packet(bth.RCSendOnly, 0x11, 0, 0)}
 	v := s.Judge(epoch, &p)
-	if v.Rule != 1 || v.Drop || v.Copies != 4 || v.Behind != 3 || v.Delay < 3*time.Millisecond || v.Delay >= 5*time.Millisecond {
+	if v.Rule != 2 || v.Drop || v.Copies != 4 || v.Behind != 3 || v.Delay < 3*time.Millisecond || v.Delay >= 5*time.Millisecond {
 		t.Errorf("first: %+v", v)
 	}
-	if v := s.Judge(epoch, &p); v.Rule != 6 || !v.Drop {
-		t.Errorf("second: %+v, want dropped by rule 6", v)
+	if v := s.Judge(epoch, &p); v.Rule != 7 || !v.Drop {
+		t.Errorf("second: %+v, want dropped by rule 7", v)
 	}
-	if st := s.Status(epoch); st[6].Matched != 1 || st[5].Matched != 2 || st[5].Hit != 1 {
-		t.Errorf("behind the drop %+v, the drop %+v", st[6].Hits, st[5].Hits)
+	if st := s.Status(epoch); st[7].Matched != 1 || st[6].Matched != 2 || st[6].Hit != 1 || st[0].Hit != 2 {
+		t.Errorf("behind the drop %+v, the drop %+v", st[7].Hits, st[6].Hits)
 	}
 	if s.Actions[Duplicate] != 5 || s.Actions[Drop] != 1 {
 		t.Errorf("actions %v", s.Actions)
