@@ -221,7 +221,7 @@ var rules = []rule{
 	{
 		path: "pkg/adapter", is: "an adapter inside the program's own process", never: "a second data path",
 		may: []string{"internal/nic", "internal/shm", "internal/impair", "internal/capture", "pkg/verbs"}, unix: true,
-		testsMay: join(edgeTests, leaves, []string{"pkg/transport", "pkg/udp4791", "internal/uapi", "internal/metrics", "internal/demo", prometheus}),
+		testsMay: join(edgeTests, leaves, []string{"pkg/transport", "pkg/udp4791", "internal/uapi", "internal/metrics", "internal/demo", "internal/inspect", prometheus}),
 	},
 
 	{
@@ -284,8 +284,8 @@ var rules = []rule{
 		may: public, testsMay: edgeTests, unix: true,
 	},
 	{
-		path: "internal/inspect", is: "what the adapter's listings and counters say, as tables, JSON and rates", never: "flags, an adapter but through its listings",
-		may: public,
+		path: "internal/inspect", is: "what the adapter's listings and counters say, as tables, JSON and rates; what went wrong, in words", never: "flags, an adapter but through its listings",
+		may: public, testsMay: []string{"pkg/transport"},
 	},
 	{
 		path: "internal/rawudp", is: "what the kernel's UDP path carries with nothing else to do", never: "a packet's content, the adapter's sockets",
