@@ -54,14 +54,22 @@ race: ## run every test under the race detector (needs a C compiler)
 # that are long and the same in every cell are left to `make race`.
 MATRIX_PKGS = ./pkg/adapter ./internal/nic ./internal/e2e ./internal/perf ./internal/pingpong ./internal/demo
 MATRIX      = on/1 on/3 off/1 off/3
+BACKENDS    = packet tun
 MATRIX_SKIP = SteadyStateDoesNotAllocate|LossDoesNotAllocate|EveryVerbLocally|LocalPeerGoes|Learner|LaneBetween
 
-matrix: ## the tests of the whole adapter under -race, with UDP offloads on and off, with 1 and 3 workers
+matrix: ## the tests of the whole adapter under -race, with UDP offloads on and off, with 1 and 3 workers; then on each backend (root)
 	@failed=; for cell in $(MATRIX); do \
 		gso=$${cell%/*}; workers=$${cell#*/}; begin=$$(date +%s); \
 		CGO_ENABLED=1 SOFTROCE_TEST_GSO=$$gso SOFTROCE_TEST_WORKERS=$$workers \
 			$(TESTCOUNT) -name matrix-$$gso-$$workers -- -race -timeout $(RACETIMEOUT) -skip '$(MATRIX_SKIP)' $(TESTFLAGS) $(MATRIX_PKGS) || failed="$$failed $$cell"; \
 		echo "matrix: $$cell took $$(($$(date +%s) - begin)) s"; \
+	done; \
+	for backend in $(BACKENDS); do \
+		if [ "$$(id -u)" != 0 ]; then echo "matrix: backend $$backend skipped: it needs root"; continue; fi; \
+		in=; if [ $$backend = tun ]; then in=.ci/in-tun-namespace; fi; begin=$$(date +%s); \
+		SOFTROCE_TEST_BACKEND=$$backend $$in \
+			$(TESTCOUNT) -name matrix-$$backend -- -timeout $(TIMEOUT) -skip '$(MATRIX_SKIP)' $(TESTFLAGS) $(MATRIX_PKGS) || failed="$$failed $$backend"; \
+		echo "matrix: backend $$backend took $$(($$(date +%s) - begin)) s"; \
 	done; if [ -n "$$failed" ]; then echo "matrix: failed:$$failed" >&2; exit 1; fi
 
 shuffle: ## run every test in random order
@@ -138,8 +146,10 @@ soak: ## random worlds of the protocol engine for SECONDS=600 (SEED=n SEEDS=n AD
 		$(if $(ADAPTERS),-adapters $(ADAPTERS)) $(if $(REQUESTS),-requests $(REQUESTS)) $(if $(TRACE),-trace)
 
 # CONFORMANCEFLAGS="--only RDR --pcap DIR" are further flags of softroce conformance run.
-conformance: ## the conformance suite against softroce on UDP, in two namespaces (root)
+conformance: ## the conformance suite against softroce on each backend, in two namespaces (root)
 	@GO='$(GO)' conformance/run.sh $(CONFORMANCEFLAGS)
+	@GO='$(GO)' conformance/run.sh -b packet $(CONFORMANCEFLAGS)
+	@GO='$(GO)' conformance/run.sh -b tun $(CONFORMANCEFLAGS)
 
 conformance-report: ## the same, and one page of it and of committed results: bin/conformance/report.html (root)
 	@GO='$(GO)' conformance/run.sh -r $(CONFORMANCEFLAGS)

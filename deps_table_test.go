@@ -255,7 +255,7 @@ var rules = []rule{
 	},
 	{
 		path: "internal/testmatrix", is: "the cell of the matrix that a run of the tests is in, for tests", never: "anything a test is about",
-		may: []string{"pkg/udp4791"},
+		may: []string{"pkg/udp4791", "internal/testnet"},
 	},
 	{
 		path: "internal/testnet", is: "network namespaces and links that clean up after themselves, for tests", never: "anything a test is about",

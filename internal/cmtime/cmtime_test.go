@@ -19,7 +19,7 @@ func devices(t *testing.T, n int) (devs []*verbs.Device, addrs []netip.Addr) {
 	addrs = testaddr.Take(t, n)
 	for _, a := range addrs {
 		ad, err := adapter.Start(adapter.Config{
-			Addrs: []netip.Addr{a}, Workers: testmatrix.Workers(t, 1), Offload: testmatrix.Offload(t), Backend: testmatrix.Backend(t),
+			Addrs: []netip.Addr{a}, Workers: testmatrix.Workers(t, 1), Offload: testmatrix.Offload(t), Backend: testmatrix.Backend(t), TUN: testmatrix.TUN(t, []netip.Addr{a}),
 		})
 		if err != nil {
 			t.Fatalf("start an adapter on %v: %v", a, err)

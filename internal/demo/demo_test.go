@@ -21,7 +21,9 @@ func addrs(t *testing.T) [2]netip.Addr {
 func cell(t *testing.T) func(*adapter.Config) {
 	t.Helper()
 	offload, workers, backend := testmatrix.Offload(t), testmatrix.Workers(t, 0), testmatrix.Backend(t)
-	return func(c *adapter.Config) { c.Offload, c.Workers, c.Backend = offload, workers, backend }
+	return func(c *adapter.Config) {
+		c.Offload, c.Workers, c.Backend, c.TUN = offload, workers, backend, testmatrix.TUN(t, c.Addrs)
+	}
 }
 
 func TestDemo(t *testing.T) {

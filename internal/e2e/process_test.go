@@ -57,8 +57,11 @@ func startDaemon(t *testing.T, addr netip.Addr, socket string, more ...string) *
 	t.Helper()
 	d := &daemon{t: t, addr: addr, socket: socket, log: &lockedBuffer{}}
 	args := []string{
-		"daemon", "--addr", addr.String(), "--socket", socket, "--metrics", addr.String() + ":0",
+		"daemon", "--addr", addr.String(), "--socket", socket, "--metrics", "127.0.0.1:0",
 		"--backend", testmatrix.Backend(t).String(), "--gso", testmatrix.Offload(t).String(), "--workers", strconv.Itoa(testmatrix.Workers(t, 0)),
+	}
+	if link := testmatrix.TUN(t, []netip.Addr{addr}); link != "" {
+		args = append(args, "--tun", link)
 	}
 	args = append(args, more...)
 	d.cmd = exec.Command(binaries.softroce, args...)

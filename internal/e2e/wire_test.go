@@ -144,7 +144,7 @@ func wirePair(t *testing.T) (*end, *stranger) {
 	var a *adapter.Adapter
 	err := x.Do(func() (err error) {
 		a, err = adapter.Start(adapter.Config{
-			Addrs: []netip.Addr{x.Addr4}, Workers: testmatrix.Workers(t, 0), Offload: testmatrix.Offload(t), Backend: testmatrix.Backend(t),
+			Addrs: []netip.Addr{x.Addr4}, Workers: testmatrix.Workers(t, 0), Offload: testmatrix.Offload(t), Backend: testmatrix.Backend(t), TUN: testmatrix.TUN(t, nil),
 		})
 		return err
 	})

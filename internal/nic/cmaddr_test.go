@@ -282,7 +282,7 @@ func adapterOn(t *testing.T, h *testnet.Host) (a *Adapter) {
 	t.Helper()
 	waitBindable(t, h)
 	err := h.Do(func() (err error) {
-		a, err = New(Config{Interface: testnet.Iface, Workers: testmatrix.Workers(t, 2), RecvBuffer: 212992, Offload: testmatrix.Offload(t), Backend: testmatrix.Backend(t)})
+		a, err = New(Config{Interface: testnet.Iface, Workers: testmatrix.Workers(t, 2), RecvBuffer: 212992, Offload: testmatrix.Offload(t), Backend: testmatrix.Backend(t), TUN: testmatrix.TUN(t, nil)})
 		return err
 	})
 	if err != nil {

@@ -27,6 +27,9 @@ func startAdapter(t testing.TB, change func(*Config)) *Adapter {
 	if change != nil {
 		change(&cfg)
 	}
+	if cfg.Backend == BackendTUN {
+		cfg.TUN = testmatrix.TUN(t, cfg.Addrs)
+	}
 	a, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -265,7 +265,7 @@ func TestF32MulticastBetweenHosts(t *testing.T) {
 		t.Helper()
 		waitBindable(t, h)
 		err := h.Do(func() (err error) {
-			a, err = New(Config{Interface: testnet.Iface, Workers: testmatrix.Workers(t, workers), RecvBuffer: 212992, Offload: testmatrix.Offload(t), Backend: testmatrix.Backend(t)})
+			a, err = New(Config{Interface: testnet.Iface, Workers: testmatrix.Workers(t, workers), RecvBuffer: 212992, Offload: testmatrix.Offload(t), Backend: testmatrix.Backend(t), TUN: testmatrix.TUN(t, nil)})
 			return err
 		})
 		if err != nil {

@@ -23,7 +23,7 @@ func TestF41EachIndexOfAnInterface(t *testing.T) {
 		t.Helper()
 		err := h.Do(func() (err error) {
 			a, err = New(Config{
-				Interface: testnet.Iface, Workers: testmatrix.Workers(t, 1), RecvBuffer: 212992, Offload: testmatrix.Offload(t), Backend: testmatrix.Backend(t),
+				Interface: testnet.Iface, Workers: testmatrix.Workers(t, 1), RecvBuffer: 212992, Offload: testmatrix.Offload(t), Backend: testmatrix.Backend(t), TUN: testmatrix.TUN(t, nil),
 			})
 			return err
 		})
@@ -112,7 +112,7 @@ func TestPathMTUOverTheLink(t *testing.T) {
 	var a *Adapter
 	err := host.Do(func() (err error) {
 		a, err = New(Config{
-			Interface: testnet.Iface, Workers: testmatrix.Workers(t, 1), RecvBuffer: 212992, Offload: testmatrix.Offload(t), Backend: testmatrix.Backend(t),
+			Interface: testnet.Iface, Workers: testmatrix.Workers(t, 1), RecvBuffer: 212992, Offload: testmatrix.Offload(t), Backend: testmatrix.Backend(t), TUN: testmatrix.TUN(t, nil),
 		})
 		return err
 	})

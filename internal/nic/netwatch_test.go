@@ -30,7 +30,7 @@ func startOn(t *testing.T, h *testnet.Host, cfg Config) (a *Adapter) {
 		cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
 	cfg.Workers, cfg.RecvBuffer, cfg.Offload = testmatrix.Workers(t, 2), 212992, testmatrix.Offload(t)
-	cfg.Backend = testmatrix.Backend(t)
+	cfg.Backend, cfg.TUN = testmatrix.Backend(t), testmatrix.TUN(t, nil)
 	err := h.Do(func() (err error) {
 		a, err = New(cfg)
 		return err

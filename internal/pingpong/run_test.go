@@ -24,7 +24,7 @@ func devices(t *testing.T, n int) []*verbs.Device {
 	var devs []*verbs.Device
 	for _, a := range testaddr.Take(t, n) {
 		ad, err := adapter.Start(adapter.Config{
-			Addrs: []netip.Addr{a}, Workers: testmatrix.Workers(t, 1), Offload: testmatrix.Offload(t), Backend: testmatrix.Backend(t),
+			Addrs: []netip.Addr{a}, Workers: testmatrix.Workers(t, 1), Offload: testmatrix.Offload(t), Backend: testmatrix.Backend(t), TUN: testmatrix.TUN(t, []netip.Addr{a}),
 		})
 		if err != nil {
 			t.Fatalf("start an adapter on %v: %v", a, err)

@@ -21,6 +21,13 @@ const (
 	poolSize  = 1 << 22
 )
 
+// EnvRouted, when it is "tun", has the pool be 10.64.0.0/10, which is routed, as
+// 127.0.0.0/8 is not: all of it is to be local (see the Makefile's matrix).
+const (
+	EnvRouted   = "SOFTROCE_TEST_BACKEND"
+	routedFirst = 10<<24 | 64<<16
+)
+
 var taken atomic.Uint32
 
 // Take returns n distinct addresses out of 127.64.0.0/10 that no other test
@@ -55,7 +62,11 @@ func Take(t testing.TB, n int) []netip.Addr {
 }
 
 func poolAddr(i uint32) netip.Addr {
-	v := uint32(poolFirst) + i%poolSize
+	v := uint32(poolFirst)
+	if os.Getenv(EnvRouted) == "tun" {
+		v = routedFirst
+	}
+	v += i % poolSize
 	return netip.AddrFrom4([4]byte{byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)})
 }
 

@@ -5,10 +5,12 @@
 package testmatrix
 
 import (
+	"net/netip"
 	"os"
 	"strconv"
 	"testing"
 
+	"github.com/softroce/softroce/internal/testnet"
 	"github.com/softroce/softroce/pkg/udp4791"
 )
 
@@ -47,6 +49,19 @@ func Backend(t testing.TB) udp4791.Backend {
 		t.Fatalf("testmatrix: %s: %v", EnvBackend, err)
 	}
 	return b
+}
+
+// TUN is the link that an adapter of a test is to have with these addresses: "" but
+// where Backend is BackendTUN.
+func TUN(t testing.TB, addrs []netip.Addr) string {
+	t.Helper()
+	if Backend(t) != udp4791.BackendTUN {
+		return ""
+	}
+	if len(addrs) == 0 {
+		t.Skip("an interface's addresses are the host's; on a TUN link the adapter has its own")
+	}
+	return testnet.TUN(t, addrs)
 }
 
 // Workers is how many workers the adapters of a test are to have; otherwise

@@ -177,6 +177,11 @@ func TestSteadyStateDoesNotAllocate(t *testing.T) {
 					m.run(t, rounds/4+1)
 					m.waits = 0
 					n := mallocs(func() { m.run(t, rounds) })
+					if n > noise+allocsPerWait*uint64(m.waits) {
+						// Once may be the watch over the network, which a new link wakes.
+						m.waits = 0
+						n = mallocs(func() { m.run(t, rounds) })
+					}
 					what := fmt.Sprintf("%d allocations for %d %v of %d bytes and %d waits", n, rounds*atOnce, op, size, m.waits)
 					if t.Log(what); n > noise+allocsPerWait*uint64(m.waits) {
 						t.Error(what)

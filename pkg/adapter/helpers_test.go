@@ -103,6 +103,9 @@ func tryStart(t testing.TB, change func(*adapter.Config)) (*host, error) {
 	if len(cfg.Addrs) == 0 && cfg.Interface == "" {
 		cfg.Addrs = testaddr.Take(t, 1)
 	}
+	if cfg.Backend == adapter.BackendTUN {
+		cfg.TUN = testmatrix.TUN(t, cfg.Addrs)
+	}
 	var err error
 	h.Adapter, err = adapter.Start(cfg)
 	return h, err
