@@ -95,6 +95,7 @@ programs use it through the Go package pkg/verbs, with the verbs of RDMA.
 Try it on one machine, without anything else:   softroce demo
 Run an adapter:                                 softroce daemon --addr 192.0.2.1
 Look at it, its objects and its counters:       softroce devinfo, softroce resource, softroce stat
+What its queue pairs do now, live:              softroce top
 What went wrong, in words:                      softroce explain [STATUS | QPN | --last]
 Ping-pong with rdma-core's ibv_*_pingpong:       softroce pingpong [rc | uc | ud | srq] [HOST]
 Ping by address, as rdma-core's rping does:      softroce rping {-s | -c -a HOST}
@@ -106,7 +107,7 @@ A pipe between two hosts over RDMA:             softroce nc {-l PORT | HOST PORT
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return &exitError{exitUsage, fmt.Errorf("%w (see %s --help)", err, c.CommandPath())}
 	})
-	root.AddCommand(newDaemonCmd(), newDevinfoCmd(), newDemoCmd(), newDecodeCmd(), newCaptureCmd(), newImpairCmd(), newPingpongCmd(), newPerfCmd(), newRpingCmd(), newCmtimeCmd(), newNCCmd(), newConformanceCmd(), newResourceCmd(), newStatCmd(), newExplainCmd(), newGIDsCmd())
+	root.AddCommand(newDaemonCmd(), newDevinfoCmd(), newDemoCmd(), newDecodeCmd(), newCaptureCmd(), newImpairCmd(), newPingpongCmd(), newPerfCmd(), newRpingCmd(), newCmtimeCmd(), newNCCmd(), newConformanceCmd(), newResourceCmd(), newStatCmd(), newTopCmd(), newExplainCmd(), newGIDsCmd())
 	working(root)
 	return root
 }

@@ -29,14 +29,20 @@ type inspectFlags struct {
 const watchDefault = "1s"
 
 func (f *inspectFlags) add(c *cobra.Command) {
+	f.addChoice(c)
+	fl := c.Flags()
+	fl.BoolVar(&f.json, "json", false, "print JSON; with --watch an object a line")
+	fl.DurationVarP(&f.watch, "watch", "w", 0, "show it again and again, so long after one another (--watch alone: "+watchDefault+")")
+	fl.Lookup("watch").NoOptDefVal = watchDefault
+}
+
+// addChoice adds the options that choose objects, and the socket's.
+func (f *inspectFlags) addChoice(c *cobra.Command) {
 	fl := c.Flags()
 	fl.IntSliceVar(&f.pids, "pid", nil, "only what belongs to these processes")
 	fl.StringSliceVar(&f.qpns, "qpn", nil, "only these queue pairs, by number: decimal, or hexadecimal after 0x")
 	fl.StringSliceVar(&f.states, "state", nil, "only queue pairs in these states: "+strings.Join(inspect.States, ", "))
 	fl.StringSliceVar(&f.types, "type", nil, "only queue pairs of these types: "+strings.Join(inspect.Types, ", "))
-	fl.BoolVar(&f.json, "json", false, "print JSON; with --watch an object a line")
-	fl.DurationVarP(&f.watch, "watch", "w", 0, "show it again and again, so long after one another (--watch alone: "+watchDefault+")")
-	fl.Lookup("watch").NoOptDefVal = watchDefault
 	addSocketFlag(c, &f.socket)
 	for name, words := range map[string][]string{"state": inspect.States, "type": inspect.Types} {
 		if err := c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {

@@ -208,7 +208,7 @@ func (e *Explanation) wire(s *verbs.Story) {
 		what string
 		nak  verbs.NAK
 	}{{"received", s.NAKRcvd}, {"sent", s.NAKSent}} {
-		if n.nak != (verbs.NAK{}) {
+		if n.nak.Syndrome != 0 {
 			e.seen("last NAK %s: %v (syndrome 0x%02x) for PSN 0x%06x, %s", n.what, bth.Syndrome(n.nak.Syndrome), n.nak.Syndrome, n.nak.PSN, since(n.nak.AgoNS))
 		}
 	}

@@ -151,6 +151,9 @@ func TestExplanations(t *testing.T) {
 	if _, err := ExplainLast(stories{then}, 1, 7); !errors.Is(err, ErrNothing) {
 		t.Errorf("the asker's own: got %v, want ErrNothing", err)
 	}
+	if got := strings.Join(list[0].lines(), "\n"); strings.Contains(got, "last NAK") {
+		t.Errorf("a NAK that there was not:\n%s", got)
+	}
 	if i := slices.IndexFunc(list[0].lines(), func(l string) bool { return len(l) > textWidth+8 }); i >= 0 {
 		t.Errorf("a long line: %q", list[0].lines()[i])
 	}

@@ -277,7 +277,7 @@ func (e *Explanation) notes(s *verbs.Story) {
 		e.cause("min_rnr_timer = 0 here: that stands for %v, the longest wait, which the peer keeps each time no receive is posted", longest)
 		e.change("set min_rnr_timer at RTR: 1 is 10µs, 12 is 640µs, 31 is 491.52ms")
 	}
-	if n := bth.Syndrome(s.NAKRcvd.Syndrome); s.NAKRcvd != (verbs.NAK{}) && n.IsRNR() && n.RNRTimer() == 0 {
+	if n := bth.Syndrome(s.NAKRcvd.Syndrome); n.IsRNR() && n.RNRTimer() == 0 {
 		e.cause("the peer's min_rnr_timer was left at 0: each RNR NAK of it means a wait of %v", longest)
 		e.change("set min_rnr_timer at the peer, or let it post receives in time")
 	}

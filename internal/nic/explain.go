@@ -149,12 +149,7 @@ func (p *program) explainQP(m *uapi.ExplainQPRequest) (reply, error) {
 		if !sees || m.QPN != 0 && f.story.QP.Number != m.QPN {
 			continue
 		}
-		s := f.story
-		s.First.AgoNS, s.NAKRcvd.AgoNS, s.NAKSent.AgoNS = s.First.AgoNS+ago(now, f.at), s.NAKRcvd.AgoNS+ago(now, f.at), s.NAKSent.AgoNS+ago(now, f.at)
-		s.Odd = slices.Clone(s.Odd)
-		for i := range s.Odd {
-			s.Odd[i].AgoNS += ago(now, f.at)
-		}
+		s := aged(f.story, ago(now, f.at))
 		if !keys {
 			hideKeys(&s)
 		}
@@ -163,6 +158,21 @@ func (p *program) explainQP(m *uapi.ExplainQPRequest) (reply, error) {
 		}
 	}
 	return reply{body: r}, nil
+}
+
+// aged is a story so many nanoseconds later.
+func aged(s uapi.Story, ns uint64) uapi.Story {
+	s.First.AgoNS += ns
+	for _, n := range []*uapi.NAK{&s.NAKRcvd, &s.NAKSent} {
+		if *n != (uapi.NAK{}) {
+			n.AgoNS += ns
+		}
+	}
+	s.Odd = slices.Clone(s.Odd)
+	for i := range s.Odd {
+		s.Odd[i].AgoNS += ns
+	}
+	return s
 }
 
 // hideKeys takes out what opens memory.
