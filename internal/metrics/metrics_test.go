@@ -36,8 +36,11 @@ func newFake() *fake {
 	w.Stats.CQOverflows = 3
 	w.Stats.SendErrors[90], w.Stats.SendErrors[0] = 4, 5
 	w.QPs[3] = 6
+	rule := nic.RuleStatus{ID: 7}
+	rule.Matched, rule.Hit = 30, 20
 	return &fake{nic.Snapshot{
-		Name: "nic0", Workers: []nic.WorkerSnapshot{{}, w},
+		Rules: []nic.RuleStatus{rule},
+		Name:  "nic0", Workers: []nic.WorkerSnapshot{{}, w},
 		Use: []nic.ResourceUse{{Resource: nic.ResourceRegisteredBytes, Used: 10, Limit: 1 << 42}},
 	}}
 }
@@ -66,6 +69,8 @@ func TestValues(t *testing.T) {
 		`softroce_naks_total{adapter="nic0",direction="sent",kind="reserved",worker="1"} 9`,
 		`softroce_naks_total{adapter="nic0",direction="rcvd",kind="rnr",worker="1"} 103`,
 		`softroce_drops_total{adapter="nic0",reason="icrc",stage="packet",worker="1"} 55`,
+		`softroce_impaired_packets_total{action="drop",adapter="nic0",rule="7"} 20`,
+		`softroce_impair_rules{adapter="nic0"} 1`,
 		`softroce_cq_overflows_total{adapter="nic0",worker="1"} 3`,
 		`softroce_udp_send_errors_total{adapter="nic0",errno="EMSGSIZE",worker="1"} 4`,
 		`softroce_udp_send_errors_total{adapter="nic0",errno="other",worker="1"} 5`,

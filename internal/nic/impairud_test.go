@@ -1,0 +1,147 @@
+package nic
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/softroce/softroce/internal/capture"
+	"github.com/softroce/softroce/pkg/cq"
+)
+
+// TestImpairedDatagrams delays, doubles and drops datagrams, chosen by the queue
+// pair on either side.
+func TestImpairedDatagrams(t *testing.T) {
+	for _, same := range []bool{false, true} {
+		for _, c := range []struct {
+			rule string
+			got  int // of the first datagram
+		}{
+			{"delay 1ms sent DATAGRAM", 1}, {"delay 1ms received DATAGRAM", 1}, {"duplicate sent DATAGRAM", 2},
+			{"duplicate received remote-qp %s", 2}, {"drop sent local-qp %s first 1", 0}, {"drop received remote-qp %s first 1", 0},
+			{"duplicate sent remote-qp 0x1", 1},
+		} {
+			name := "two/" + c.rule
+			if same {
+				name = "one/" + c.rule
+			}
+			t.Run(name, func(t *testing.T) {
+				a, b := twoAdapters(t, same)
+				x, y := newUD(t, openDevice(t, a), 4096, nil), newUD(t, openDevice(t, b), 4096, nil)
+				rule := strings.Replace(c.rule, "%s", x.qp.Num().String(), 1)
+				for _, ad := range []*Adapter{a, b} {
+					if _, err := ad.Impair(rulesOf(t, rule), false); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for i := range 4 {
+					y.postRecv(t, uint64(i), 1024*i, 1024)
+				}
+				ah := x.handleTo(t, y.gid(t))
+				for i := range 2 {
+					x.mr.Bytes()[i] = byte(i + 1)
+					x.post(t, x.datagram(ah, y.qp.Num(), i, 1))
+					x.next(t, cq.Send, cq.Success)
+				}
+				var got []byte
+				for range c.got + 1 {
+					wc := y.next(t, cq.Recv, cq.Success)
+					got = append(got, y.mr.Bytes()[1024*wc.WRID+40])
+				}
+				want := append(bytes.Repeat([]byte{1}, c.got), 2)
+				if !bytes.Equal(got, want) {
+					t.Errorf("got %v, want %v", got, want)
+				}
+			})
+		}
+	}
+}
+
+// TestDelayedDatagramOutlivesItsWay takes away the address handle of a datagram
+// that waits: it is lost, and nothing else.
+func TestDelayedDatagramOutlivesItsWay(t *testing.T) {
+	a, b := twoAdapters(t, false)
+	x, y := newUD(t, openDevice(t, a), 4096, nil), newUD(t, openDevice(t, b), 4096, nil)
+	if _, err := a.Impair(rulesOf(t, "delay 50ms sent nth 1"), false); err != nil {
+		t.Fatal(err)
+	}
+	y.postRecv(t, 0, 0, 1024)
+	for range 2 {
+		ah := x.handleTo(t, y.gid(t))
+		x.post(t, x.datagram(ah, y.qp.Num(), 0, 1))
+		x.next(t, cq.Send, cq.Success)
+		if err := ah.Destroy(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	y.next(t, cq.Recv, cq.Success)
+	eventually(t, "the first is let go", func() bool {
+		var n, errs uint64
+		for _, w := range a.workers {
+			w.do(func() {
+				n += uint64(w.impaired.out.Len())
+				for _, e := range w.stats.SendErrors {
+					errs += e
+				}
+			})
+		}
+		return n == 0 && errs == 1
+	})
+}
+
+// TestImpairedIsCaptured finds what a rule dropped in a capture, in words.
+func TestImpairedIsCaptured(t *testing.T) {
+	for _, dir := range []string{"sent", "received"} {
+		var tape bytes.Buffer
+		w, err := capture.NewWriter(io.Writer(&tape), "x", capture.WriterOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, b := startAdapter(t, func(c *Config) { c.Capture = w }), startAdapter(t, nil)
+		x, y := newUD(t, openDevice(t, a), 4096, nil), newUD(t, openDevice(t, b), 4096, nil)
+		if _, err := a.Impair(rulesOf(t, "drop first 1 "+dir), false); err != nil {
+			t.Fatal(err)
+		}
+		if dir == "received" {
+			x, y = y, x
+		}
+		x.post(t, x.datagram(x.handleTo(t, y.gid(t)), y.qp.Num(), 0, 1))
+		x.next(t, cq.Send, cq.Success)
+		eventually(t, "a drop", func() bool { return a.Impairments()[0].Hit == 1 })
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		var notes []string
+		if err := capture.Decode(&tape, func(r capture.Record) { notes = append(notes, r.Comment) }); err != nil && !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+		if len(notes) != 1 || !strings.Contains(notes[0], "dropped: impaired") {
+			t.Errorf("%s: captured %q", dir, notes)
+		}
+	}
+}
+
+// TestRuleBeginsAndEnds has one rule hold for an hour, and one begin after that.
+func TestRuleBeginsAndEnds(t *testing.T) {
+	a, b := twoAdapters(t, false)
+	x, y := newUD(t, openDevice(t, a), 4096, nil), newUD(t, openDevice(t, b), 4096, nil)
+	if _, err := a.Impair(rulesOf(t, "drop for 1h\ndrop in 1h"), false); err != nil {
+		t.Fatal(err)
+	}
+	x.post(t, x.datagram(x.handleTo(t, y.gid(t)), y.qp.Num(), 0, 1))
+	x.next(t, cq.Send, cq.Success)
+	eventually(t, "a drop", func() bool { return a.Impairments()[0].Hit == 1 })
+	if got := a.Impairments(); got[1].Matched != 0 || got[0].Over {
+		t.Errorf("%+v", got)
+	}
+	later := time.Now().Add(2 * time.Hour)
+	if st := a.impair.set.Status(later); !st[0].Over || st[1].Over {
+		t.Errorf("later: %+v", st)
+	}
+}
