@@ -10,6 +10,7 @@ import (
 
 	"github.com/softroce/softroce/internal/capture"
 	"github.com/softroce/softroce/pkg/cq"
+	"github.com/softroce/softroce/pkg/verbs"
 )
 
 // TestImpairedDatagrams delays, doubles and drops datagrams, chosen by the queue
@@ -143,5 +144,46 @@ func TestRuleBeginsAndEnds(t *testing.T) {
 	later := time.Now().Add(2 * time.Hour)
 	if st := a.impair.set.Status(later); !st[0].Over || st[1].Over {
 		t.Errorf("later: %+v", st)
+	}
+}
+
+// TestReorder sends four datagrams in one go, the first of which is put behind
+// two.
+func TestReorder(t *testing.T) {
+	for _, dir := range []string{"sent", "received"} {
+		t.Run(dir, func(t *testing.T) {
+			a, b := twoAdapters(t, false)
+			x, y := newUD(t, openDevice(t, a), 4096, nil), newUD(t, openDevice(t, b), 4096, nil)
+			at := a
+			if dir == "received" {
+				at = b
+			}
+			ah := x.handleTo(t, y.gid(t))
+			var got []byte
+			for range 5 { // a stall of the machine ends the wait, and is no fault
+				if _, err := at.Impair(rulesOf(t, "reorder 2 DATAGRAM nth 1 "+dir), false); err != nil {
+					t.Fatal(err)
+				}
+				var wrs []verbs.SendWR
+				for i := range 4 {
+					y.postRecv(t, uint64(i), 1024*i, 1024)
+					x.mr.Bytes()[i] = byte(i + 1)
+					wrs = append(wrs, x.datagram(ah, y.qp.Num(), i, 1))
+				}
+				if _, err := x.qp.PostSend(wrs...); err != nil {
+					t.Fatal(err)
+				}
+				got = got[:0]
+				for range 4 {
+					x.next(t, cq.Send, cq.Success)
+					wc := y.next(t, cq.Recv, cq.Success)
+					got = append(got, y.mr.Bytes()[1024*wc.WRID+40])
+				}
+				if bytes.Equal(got, []byte{2, 3, 1, 4}) {
+					return
+				}
+			}
+			t.Errorf("the order is %v, want 2, 3, 1, 4", got)
+		})
 	}
 }

@@ -109,15 +109,18 @@ func move(t *testing.T, x, y *rdmatest.End) {
 	}
 }
 
-// TestSeed finds the same packets hit with the same seed, and others with
-// another.
+// TestSeed finds the same packets hit with the same seed, others with another, and
+// others again of another adapter.
 func TestSeed(t *testing.T) {
-	doubled := func(seed uint64) string {
+	doubled := func(seed uint64, second bool) string {
 		net := rdmatest.New(t, rdmatest.Config{Seed: seed})
 		a, b := net.Adapter("a"), net.Adapter("b")
 		x, y := net.RC(a, b, verbs.RCConfig{Timeout: 22}) // nothing is sent again
 		var s strings.Builder
-		r := net.Duplicate(1, rdmatest.Sent(a), rdmatest.Opcode("SEND"), rdmatest.Percent(30))
+		r := net.Duplicate(1, rdmatest.Opcode("SEND"), rdmatest.Percent(30))
+		if second {
+			x, y = y, x
+		}
 		for range 30 {
 			before := r.Hit()
 			y.Recv(8)
@@ -130,12 +133,54 @@ func TestSeed(t *testing.T) {
 		}
 		return s.String()
 	}
-	one, again, other := doubled(7), doubled(7), doubled(8)
+	one, again := doubled(7, false), doubled(7, false)
 	if one != again {
 		t.Errorf("the same seed doubled\n%s and\n%s", one, again)
 	}
-	if one == other {
+	if other := doubled(8, false); one == other {
 		t.Errorf("another seed doubled the same: %s", one)
+	}
+	if other := doubled(7, true); one == other {
+		t.Errorf("of another adapter the same were doubled: %s", one)
+	}
+}
+
+// TestKillIsSilent has a connected adapter die: its peer's connection manager is
+// told nothing.
+func TestKillIsSilent(t *testing.T) {
+	net := rdmatest.New(t, rdmatest.Config{})
+	a, b := net.Adapter("a"), net.Adapter("b")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	l, err := rdmacm.Listen(b.Open(), netip.AddrPortFrom(b.Addr(), 7471), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	accepted := make(chan error, 1)
+	go func() {
+		_, err := l.Accept(ctx, &rdmacm.Config{QP: verbs.QPInitAttr{Type: verbs.RC}})
+		accepted <- err
+	}()
+	c, err := rdmacm.Dial(ctx, a.Open(), l.Addr(), &rdmacm.Config{QP: verbs.QPInitAttr{Type: verbs.RC}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := <-accepted; err != nil {
+		t.Fatal(err)
+	}
+	// Its first message would go to b before any of the new connection's.
+	mads := net.Count(rdmatest.Received(b), rdmatest.Opcode("MAD"))
+
+	before := mads.Hit()
+	a.Kill()
+	a.Restart()
+	x, y := net.RC(a, b, verbs.RCConfig{Timeout: 22})
+	x.Write(y, 8)
+	x.Wait()
+	if n := mads.Hit() - before; n != 0 {
+		t.Errorf("%d messages told of the death", n)
 	}
 }
 
