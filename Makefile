@@ -154,9 +154,12 @@ conformance: ## the conformance suite against softroce on each backend, in two n
 conformance-report: ## the same, and one page of it and of committed results: bin/conformance/report.html (root)
 	@GO='$(GO)' conformance/run.sh -r $(CONFORMANCEFLAGS)
 
+INTEROP_TUN = ^pingpong/(small|64k|mtu-4096|ipv6|uc|ud|srq|loss)/|^cm/rping/(defaults|4096|ipv6)/|^verbs/(send|write|read|atomic)
+
 interop: ## the lab: kernel rdma_rxe in a QEMU guest against softroce (root; installs Debian packages)
 	@if [ ! -x conformance/interop/run.sh ]; then echo "interop: conformance/interop/run.sh is not there" >&2; exit 1; fi
 	@COUNTFILE='$(COUNTFILE)' conformance/interop/run.sh
+	@COUNTFILE='$(COUNTFILE)' conformance/interop/run.sh -t '$(INTEROP_TUN)'
 
 bench: ## measure beside raw UDP, TCP and memcpy, write docs/performance.md (QUICK=1: targets only, prints)
 	@command -v iperf3 >/dev/null || { echo "bench: iperf3 is not installed; on Debian: apt-get install iperf3" >&2; exit 1; }

@@ -11,6 +11,8 @@
 set -euo pipefail
 
 top=$(cd "$(dirname "$0")/.." && pwd)
+# shellcheck source=router.sh
+. "$top/conformance/router.sh"
 report='' out=$top/bin/conformance backend=udp
 while [[ ${1-} == -[rob] ]]; do
     case $1 in
@@ -112,6 +114,7 @@ route_to_tun() {
     in_ns "$target" ip link set roce0 mtu 9000 up
     in_ns "$target" ip addr add 198.18.79.1/24 dev roce0
     in_ns "$target" sysctl -qw net.ipv4.ip_forward=1
+    hop_rules | in_ns "$target" nft -f -
     in_ns "$tester" ip route add 198.18.79.0/24 via 198.18.78.1
     if [[ -e /proc/sys/net/ipv6 ]]; then
         in_ns "$target" ip addr add fd5c:4793::1/64 dev roce0 nodad

@@ -3,6 +3,7 @@
 # starts is known by pid, dies with the run (PDEATHSIG) and lives in the run's own namespace, so several runs do not meet.
 #
 #   this side   10.77.0.1,  fd77::1   br0 in the namespace
+#   roce0       10.77.1.2, fd77:1::2  softroce's own with run.sh -t, else it has those of this side
 #   guest N     10.77.0.1N, fd77::1N  eth0 there, tapN here; rxe GIDs: 0 link-local, 1 IPv4, 2 IPv6
 # A second card of each guest reaches its command agent and its peer program from the namespace's loopback, ports
 # 2200+N and 2300+N, so that loss on eth0 does not touch the control traffic.
@@ -91,6 +92,16 @@ add_links() {
             innet ip link set "tap$n" mtu "$MTU" master br0 up || return
     done
     innet ip link set br0 mtu "$MTU" up
+}
+
+# A link for softroce's own addresses, 10.77.1.2 and fd77:1::2, to which the namespace routes.
+add_tun() {
+    innet ip tuntap add dev roce0 mode tun multi_queue &&
+        innet ip link set roce0 mtu "$MTU" up &&
+        innet ip addr add 10.77.1.1/24 dev roce0 &&
+        innet ip addr add fd77:1::1/64 dev roce0 nodad &&
+        innet sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 &&
+        hop_rules | innet nft -f -
 }
 
 start_guest() {

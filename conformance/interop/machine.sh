@@ -11,7 +11,7 @@ cannot() {
 # Debian package and a file that it brings. The guest's own packages are in image.sh.
 PACKAGES="qemu-system-x86:/usr/bin/qemu-system-x86_64 mmdebstrap:/usr/bin/mmdebstrap e2fsprogs:/sbin/mke2fs
     kmod:/sbin/depmod cpio:/usr/bin/cpio xz-utils:/usr/bin/xz iproute2:/sbin/ip util-linux:/usr/bin/setpriv
-    util-linux:/usr/bin/flock util-linux:/usr/bin/nsenter tcpdump:/usr/bin/tcpdump tshark:/usr/bin/tshark wireshark-common:/usr/bin/mergecap"
+    nftables:/usr/sbin/nft util-linux:/usr/bin/flock util-linux:/usr/bin/nsenter tcpdump:/usr/bin/tcpdump tshark:/usr/bin/tshark wireshark-common:/usr/bin/mergecap"
 
 check_machine() {
     [ "$(uname -s)" = Linux ] || cannot "needs Linux"

@@ -8,6 +8,8 @@ HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 REPO=$(cd "$HERE/../.." && pwd)
 # shellcheck source=machine.sh
 . "$HERE/machine.sh"
+# shellcheck source=../router.sh
+. "$HERE/../router.sh"
 # shellcheck source=lab.sh
 . "$HERE/lab.sh"
 # shellcheck source=image.sh
@@ -17,7 +19,7 @@ REPO=$(cd "$HERE/../.." && pwd)
 
 usage() {
     cat <<-'U'
-	usage: run.sh [-r] [-k] [-s] [-l] [-c] [-g] [-f] [-o DIR] [-b FILE] [REGEXP]
+	usage: run.sh [-r] [-k] [-s] [-l] [-c] [-g] [-f] [-t] [-o DIR] [-b FILE] [REGEXP]
 	  REGEXP  run only the cases whose name it matches
 	  -r      reference run: a second guest takes softroce's place, so kernel rxe meets kernel rxe
 	  -k      keep the captures and logs of passed cases too
@@ -26,14 +28,15 @@ usage() {
 	  -c      only the conformance suite against the guest (else it comes last, unless there is a REGEXP)
 	  -g      the same, and what it finds is written into conformance/results
 	  -f      build the guest's image afresh
+	  -t      softroce has addresses of its own on a TUN link (--backend tun), to which this side routes
 	  -o DIR  put logs and captures there (default: a directory of their own under TMPDIR)
 	  -b FILE test this softroce command instead of building it
 	U
 }
 
 # Read by lab.sh, too: guests, args, program.
-guests=1 args=() program='' shell='' list='' fresh='' out='' only='' write=''
-while getopts rkslcgfo:b:h option; do
+guests=1 args=() program='' shell='' list='' fresh='' out='' only='' write='' tun=''
+while getopts rkslcgfto:b:h option; do
     case $option in
         r) guests=2; args+=(-reference) ;;
         k) args+=(-keep) ;;
@@ -42,6 +45,7 @@ while getopts rkslcgfo:b:h option; do
         c) only=yes ;;
         g) only=yes write=yes ;;
         f) fresh=yes ;;
+        t) tun=yes; args+=(-tun roce0) ;;
         o) out=$OPTARG ;;
         b) program=$OPTARG ;;
         h) usage; exit 0 ;;
@@ -51,6 +55,7 @@ done
 shift $((OPTIND - 1))
 [ $# -le 1 ] || { usage >&2; exit 2; }
 [ $# = 0 ] || args+=(-run "$1")
+[ -z "$tun" ] || [ "$guests$only" = 1 ] || { usage >&2; exit 2; }
 [ -z "$only" ] || [ "$guests$#" = 10 ] || { usage >&2; exit 2; }
 
 [ -z "$program" ] || [ -x "$program" ] || cannot "-b $program is not a program"
@@ -75,6 +80,7 @@ await "$programs" || { cat "$LOGS/build.log" >&2; echo "interop: the Go programs
 say "image and programs ready after $((SECONDS - start)) s"
 
 make_network "$guests"
+[ -z "$tun" ] || add_tun >>"$LOGS/network.log" 2>&1 || cannot "no TUN link can be routed to: $(tail -n 1 "$LOGS/network.log")"
 for ((n = 1; n <= guests; n++)); do start_guest "$n"; done
 for ((n = 1; n <= guests; n++)); do await_guest "$n"; done
 say "guest ready after $((SECONDS - start)) s (kernel $KVER, software emulation)"
@@ -92,7 +98,7 @@ if [ -z "$only" ]; then
     start_driver "${args[@]}"
     await "$DRIVER" || status=$?
 fi
-if [ -n "$only" ] || [ "$guests$#" = 10 ] && [ $status -le 1 ]; then
+if [ -n "$only" ] || [ "$guests$#$tun" = 10 ] && [ $status -le 1 ]; then
     suite "$write" || status=1
 fi
 say "took $((SECONDS - start)) s"

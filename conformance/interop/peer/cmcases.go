@@ -133,10 +133,11 @@ func (g guest) rping(ctx context.Context, options, server string, listens func()
 }
 
 func (s softroceHost) ip(ipv6 bool) string {
+	addrs := s.d.addrs()
 	if ipv6 {
-		return "fd77::1"
+		return addrs[1]
 	}
-	return s.address()
+	return addrs[0]
 }
 
 func (s softroceHost) rping(ctx context.Context, options, server string, listens func()) (string, error) {

@@ -17,6 +17,7 @@ type daemon struct {
 	program string
 	socket  string
 	logs    string
+	tun     string // link of its own; "": it has this side's addresses
 
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it ended, err is set then
@@ -24,6 +25,14 @@ type daemon struct {
 }
 
 func (d *daemon) logFile() string { return filepath.Join(d.logs, "daemon.log") }
+
+// addrs are the daemon's addresses, IPv4 and IPv6.
+func (d *daemon) addrs() [2]string {
+	if d.tun != "" {
+		return [2]string{"10.77.1.2", "fd77:1::2"}
+	}
+	return [2]string{"10.77.0.1", "fd77::1"}
+}
 
 // start returns once the daemon takes connections.
 func (d *daemon) start(ctx context.Context) error {
@@ -33,8 +42,12 @@ func (d *daemon) start(ctx context.Context) error {
 	}
 	defer file.Close()
 	// Not bound to ctx: an interrupted run ends it by stop, too.
-	d.cmd = child(context.WithoutCancel(ctx), d.program, "daemon", "--addr", "10.77.0.1", "--addr", "fd77::1", "--socket", d.socket,
-		"--metrics", metricsAddress)
+	addrs := d.addrs()
+	args := []string{"daemon", "--addr", addrs[0], "--addr", addrs[1], "--socket", d.socket, "--metrics", metricsAddress}
+	if d.tun != "" {
+		args = append(args, "--backend", "tun", "--tun", d.tun)
+	}
+	d.cmd = child(context.WithoutCancel(ctx), d.program, args...)
 	d.cmd.Stdout, d.cmd.Stderr = file, file
 	if err := d.cmd.Start(); err != nil {
 		return err

@@ -169,9 +169,15 @@ func (l *lab) sides(log logf) (*side, *side, error) {
 // play runs the cases one after the other; the exit status.
 func (l *lab) play(ctx context.Context, cases []testCase) int {
 	if !l.reference {
-		l.daemon = &daemon{program: l.softroce, socket: filepath.Join(l.state, "softroce.sock"), logs: l.logs}
+		l.daemon = &daemon{program: l.softroce, socket: filepath.Join(l.state, "softroce.sock"), logs: l.logs, tun: l.tun}
 		if err := l.daemon.start(ctx); err != nil {
 			l.verdict("daemon/start", 0, err, l.daemon.logFile())
+			return l.close(ctx)
+		}
+	}
+	if l.tun != "" {
+		if err := l.guest.must(ctx, "ip route replace 10.77.1.0/24 via 10.77.0.1; ip route replace fd77:1::/64 via fd77::1"); err != nil {
+			l.verdict("guest/routes", 0, err, l.logs)
 			return l.close(ctx)
 		}
 	}

@@ -27,6 +27,7 @@ type options struct {
 	keep      bool
 	list      bool
 	exec      int
+	tun       string // link of softroce's own
 }
 
 func main() {
@@ -38,6 +39,7 @@ func main() {
 	flag.BoolVar(&o.reference, "reference", false, "guest 2 takes softroce's place: kernel rxe against kernel rxe")
 	flag.BoolVar(&o.keep, "keep", false, "keep logs and captures of passed cases")
 	flag.BoolVar(&o.list, "list", false, "list the cases and stop")
+	flag.StringVar(&o.tun, "tun", "", "softroce is on this TUN link of the namespace")
 	flag.IntVar(&o.exec, "exec", 0, "run the arguments as a command in guest `N` and stop")
 	flag.Parse()
 
