@@ -60,17 +60,13 @@ func (d *Device) CreateCQ(cqe int, ch *CompChannel, vector int) (*CQ, error) {
 		req.Channel = ch.handle
 	}
 	var rep uapi.CreateCQReply
-	fds, err := d.ctl.call(op, uapi.OpCreateCQ, &req, &rep, nil)
-	if err != nil {
-		return nil, err
-	}
-	mem, err := d.ringMemory(op, fds, rep.Ring)
+	mem, err := d.cqMemory(op, uapi.OpCreateCQ, &req, &rep)
 	if err != nil {
 		return nil, err
 	}
 	c := &CQ{dev: d, handle: rep.Handle, ch: ch, qps: make(map[QPN]*QP)}
 	c.yield.InProcess = d.inProcess
-	ring, err := uapi.NewCQConsumer(mem[0], rep.Ring)
+	ring, err := uapi.NewCQConsumer(mem, rep.Ring)
 	if err != nil {
 		return nil, invalid(op, "%v", err)
 	}
@@ -98,20 +94,32 @@ func (c *CQ) Resize(cqe int) error {
 		return invalid(op, "the queue is destroyed")
 	}
 	var rep uapi.CreateCQReply
-	fds, err := c.dev.ctl.call(op, uapi.OpResizeCQ, &uapi.ResizeCQRequest{Handle: c.handle, CQE: uint32(cqe)}, &rep, nil)
+	mem, err := c.dev.cqMemory(op, uapi.OpResizeCQ, &uapi.ResizeCQRequest{Handle: c.handle, CQE: uint32(cqe)}, &rep)
 	if err != nil {
 		return err
 	}
-	mem, err := c.dev.ringMemory(op, fds, rep.Ring)
-	if err != nil {
-		return err
-	}
-	ring, err := uapi.NewCQConsumer(mem[0], rep.Ring)
+	ring, err := uapi.NewCQConsumer(mem, rep.Ring)
 	if err != nil {
 		return invalid(op, "%v", err)
 	}
 	c.use(ring, rep.CQE)
 	return nil
+}
+
+// cqMemory asks for a completion queue's ring and returns the memory that it
+// lies in.
+func (d *Device) cqMemory(op string, code uapi.Op, req message, rep *uapi.CreateCQReply) (*shm.Segment, error) {
+	d.ringMu.Lock()
+	defer d.ringMu.Unlock()
+	fds, err := d.ctl.call(op, code, req, rep, nil)
+	if err != nil {
+		return nil, err
+	}
+	mem, err := d.ringMemory(op, fds, rep.Ring)
+	if err != nil {
+		return nil, err
+	}
+	return mem[0], nil
 }
 
 // Poll takes up to len(wcs) completions (ibv_poll_cq) and returns how many. It
@@ -141,7 +149,7 @@ func (c *CQ) poll(wcs []WC) (int, error) {
 		if nap := napAfter(c.dev.waiting.goesOn()); nap == 0 {
 			c.yield.Yield()
 		} else {
-			shm.Nap(nap)
+			c.dev.waiting.rest(nap, shm.Nap)
 		}
 		c.mu.Lock()
 	}

@@ -60,6 +60,10 @@ type Device struct {
 	inProcess bool    // the adapter is in this process
 	waiting   waiting // since something was posted or completed
 
+	// ringMu is held from a request for rings until their memory is mapped: a
+	// segment comes with one answer only, and the next one may name it.
+	ringMu sync.Mutex
+
 	mu       sync.Mutex
 	segments map[uint32]*shm.Segment
 	cqs      map[uint32]*CQ
@@ -246,7 +250,8 @@ func (d *Device) busy() {
 }
 
 // ringMemory returns the segments of rings, mapping those that are new: their
-// descriptors came along, in the same order. It takes over fds.
+// descriptors came along, in the same order. It takes over fds. The caller has
+// held ringMu since before the request.
 func (d *Device) ringMemory(op string, fds []int, refs ...uapi.RingRef) ([]*shm.Segment, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -87,6 +87,8 @@ func (p *PD) CreateQP(init *QPInitAttr) (*QP, error) {
 		req.SRQ, req.Cap.MaxRecvWR, req.Cap.MaxRecvSGE = init.SRQ.handle, 0, 0
 	}
 	var rep uapi.CreateQPReply
+	d.ringMu.Lock()
+	defer d.ringMu.Unlock()
 	fds, err := d.ctl.call(op, uapi.OpCreateQP, &req, &rep, nil)
 	if err != nil {
 		return nil, err

@@ -45,6 +45,8 @@ func (p *PD) CreateSRQ(attr SRQAttr) (*SRQ, error) {
 	const op = "create SRQ"
 	d := p.dev
 	var rep uapi.CreateSRQReply
+	d.ringMu.Lock()
+	defer d.ringMu.Unlock()
 	fds, err := d.ctl.call(op, uapi.OpCreateSRQ, &uapi.CreateSRQRequest{PD: p.handle, Attr: attr}, &rep, nil)
 	if err != nil {
 		return nil, err
@@ -130,6 +132,8 @@ func (s *SRQ) Modify(attr SRQAttr, mask SRQAttrMask) error {
 	}
 	var rep uapi.ModifySRQReply
 	req := uapi.ModifySRQRequest{Handle: s.handle, Mask: mask, Attr: attr}
+	s.pd.dev.ringMu.Lock()
+	defer s.pd.dev.ringMu.Unlock()
 	fds, err := s.pd.dev.ctl.call(op, uapi.OpModifySRQ, &req, &rep, nil)
 	if err != nil {
 		return err

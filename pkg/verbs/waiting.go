@@ -27,6 +27,19 @@ func napAfter(waited time.Duration) time.Duration {
 type waiting struct {
 	clock time.Time    // the times are from here
 	since atomic.Int64 // nanoseconds; 0: it does not wait
+	naps  atomic.Bool  // a thread of the program naps
+}
+
+// rest sleeps for d with nap, which keeps a thread, and at first its P as well,
+// from all other goroutines. So one at a time naps: of hundreds that poll a
+// queue each, the others leave the processor to those with something to do.
+func (w *waiting) rest(d time.Duration, nap func(time.Duration)) {
+	if !w.naps.CompareAndSwap(false, true) {
+		time.Sleep(d)
+		return
+	}
+	nap(d)
+	w.naps.Store(false)
 }
 
 // goesOn tells how long the program waits already. The first call after the end

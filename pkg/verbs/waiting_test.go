@@ -50,3 +50,26 @@ func TestWaiting(t *testing.T) {
 		want(time.Millisecond)
 	})
 }
+
+// While one goroutine naps, others sleep without a thread, so that a program
+// with many pollers gets on.
+func TestOneNapsAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var w waiting
+		wake := make(chan struct{})
+		go w.rest(time.Millisecond, func(time.Duration) { <-wake })
+		synctest.Wait()
+		before := time.Now()
+		w.rest(time.Millisecond, func(time.Duration) { t.Error("a second one naps") })
+		if slept := time.Since(before); slept != time.Millisecond {
+			t.Errorf("the second one slept for %v, want a millisecond", slept)
+		}
+		close(wake)
+		synctest.Wait()
+		napped := false
+		w.rest(time.Millisecond, func(time.Duration) { napped = true })
+		if !napped {
+			t.Error("nobody naps after the first one has")
+		}
+	})
+}
