@@ -62,6 +62,9 @@ and 2 when the run could not be made.`,
   softroce conformance run --target fe80::1%eth1 --level must --json result.json --html result.html`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if f.cm == 0 && c.Flags().Changed("cm") {
+				return &exitError{exitUsage, errors.New("conformance: --cm: 0 is no port")}
+			}
 			return runConformance(c.Context(), f, c.OutOrStdout(), c.ErrOrStderr())
 		},
 	}
@@ -81,7 +84,7 @@ and 2 when the run could not be made.`,
 	fl.DurationVar(&f.quiet, "quiet", 30*time.Millisecond, "how long a silence must last to be believed")
 	fl.StringVar(&f.exceptions, "exceptions", "", "file that names statements that the target is known to fail")
 	fl.StringVar(&f.golden, "golden", "", "results of an earlier run (--json): what ends otherwise than there is what counts")
-	fl.StringVar(&f.pcap, "pcap", "", "directory for the packets, a pcapng a case")
+	fl.StringVar(&f.pcap, "pcap", "", "directory for the packets, a pcapng a case; it is made")
 	fl.StringVar(&f.json, "json", "", "file for the results as JSON")
 	fl.StringVar(&f.junit, "junit", "", "file for the results as JUnit's XML")
 	fl.StringVar(&f.html, "html", "", "file for the results as one HTML page")
@@ -144,28 +147,36 @@ func (f *conformanceFlags) config() (suite.Config, error) {
 	if cfg.Except, err = parseOnly(f.except); err != nil {
 		return cfg, fmt.Errorf("--except: %w", err)
 	}
-	if f.wait <= 0 || f.quiet <= 0 {
-		return cfg, errors.New("--wait and --quiet: want durations above 0")
+	const most = agent.MaxWait * time.Millisecond // an agent waits no longer
+	if f.wait <= 0 || f.quiet <= 0 || f.wait > most || f.quiet > most {
+		return cfg, fmt.Errorf("--wait and --quiet: want durations above 0, at most %v", most)
 	}
 	if len(cfg.Selected()) == 0 {
 		return cfg, errors.New("--only and --level leave no statement")
 	}
-	dashes := 0
+	return cfg, f.outputs()
+}
+
+// outputs fails when results could not be written where they are to go. It makes the directory of the packets.
+func (f *conformanceFlags) outputs() error {
+	files := map[string]bool{}
 	for _, name := range []string{f.json, f.junit, f.html} {
-		if name == "-" {
-			dashes++
-		}
 		if err := directoryOf(name); err != nil {
-			return cfg, err
+			return err
 		}
+		switch {
+		case name == "":
+		case name == "-" && files[name]:
+			return errors.New("--json, --junit, --html: one of them can be standard output")
+		case files[name]:
+			return fmt.Errorf("--json, --junit, --html: %s is named twice", name)
+		}
+		files[name] = true
 	}
-	if dashes > 1 {
-		return cfg, errors.New("--json, --junit, --html: one of them can be standard output")
+	if f.pcap == "" {
+		return nil
 	}
-	if f.pcap != "" {
-		return cfg, directoryOf(filepath.Join(f.pcap, "x"))
-	}
-	return cfg, nil
+	return os.MkdirAll(f.pcap, 0o777)
 }
 
 // directoryOf fails when a file's directory is not there: better now than after the run.

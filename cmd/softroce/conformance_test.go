@@ -95,11 +95,15 @@ func TestConformanceRefuses(t *testing.T) {
 		{"run --target 192.0.2.1 --level x", "--level"},
 		{"run --target 192.0.2.1 --only ROB-01 --level must", "leave no statement"},
 		{"run --target 192.0.2.1 --quiet 0s", "--quiet"},
+		{"run --target 192.0.2.1 --wait 61s", "at most 1m0s"},
 		{"run --target 192.0.2.1 --local x", "--local"},
+		{"run --target 192.0.2.1 --cm 0", "0 is no port"},
 		{"run --target 192.0.2.1 --json - --junit -", "one of them"},
+		{"run --target 192.0.2.1 --json " + dir + "/x --html " + dir + "/x", "named twice"},
 		{"run --target 192.0.2.1 --json " + dir + "/no/x", "no such file"},
 		{"run --target 192.0.2.1 --html " + bad + "/x", "not a directory"},
-		{"run --target 192.0.2.1 --pcap " + dir + "/no", "no such file"},
+		{"run --target 192.0.2.1 --pcap " + bad, "not a directory"},
+		{"run --target 0.0.0.0 --pcap " + dir + "/a/b", "not one of a host"}, // and makes the directory
 		{"run --target 192.0.2.1 --exceptions " + dir + "/no", "no such file"},
 		{"run --target 192.0.2.1 --exceptions " + bad, "FRM-04 has no reason"},
 		{"report --out " + dir + "/x " + bad, "read results"},
@@ -110,6 +114,9 @@ func TestConformanceRefuses(t *testing.T) {
 		if code != exitUsage || !strings.Contains(out, c.want) {
 			t.Errorf("%s: status %d, %q; want 2 and %q", c.args, code, out, c.want)
 		}
+	}
+	if _, err := os.Stat(dir + "/a/b"); err != nil {
+		t.Errorf("the directory for packets is not made: %v", err)
 	}
 }
 

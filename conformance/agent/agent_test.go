@@ -302,6 +302,8 @@ func TestBadAgents(t *testing.T) {
 		{"null", hello, "null\n", "no JSON object"},
 		{"cut", hello, `{"wcs":[`, "in the middle of a line"},
 		{"half", hello, `{"wcs":[` + "\n", "its answer is not one"},
+		{"no device has it", `{"version":1,"max_sge":2147483647}` + "\n", "", "max_sge is 2147483647"},
+		{"negative", `{"version":1,"max_inline":-1}` + "\n", "", "max_inline is -1"},
 		{"silent", hello, "silence", "did not answer for"},
 		{"floods", hello, strings.Repeat("x", MaxLine+1), "a line of more than"},
 	} {

@@ -79,7 +79,7 @@ func (c *Client) greet(token string) error {
 		return fmt.Errorf("it speaks version %d of the protocol, this is version %d", a.Hello.Version, Version)
 	}
 	c.hello = a.Hello
-	return nil
+	return a.Hello.plausible()
 }
 
 // Hello is what the agent said of its target.

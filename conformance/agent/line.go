@@ -15,6 +15,7 @@ const (
 	MaxLine     = 16 << 20 // bytes of a request or an answer, its end included
 	MaxData     = 8 << 20  // bytes that one write or read carries
 	MaxWait     = 60_000   // ms that one request may wait
+	maxLimit    = 1 << 16  // of a device's own, as its hello says it
 )
 
 // errLong is what a line over MaxLine is.

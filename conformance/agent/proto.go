@@ -6,7 +6,10 @@
 // is the business of package agent/verbsagent and of agent.py beside it.
 package agent
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // Version is the protocol's.
 const Version = 1
@@ -22,6 +25,19 @@ type Hello struct {
 	MaxRDAtomic int `json:"max_rd_atomic"`
 	MaxSGE      int `json:"max_sge"`
 	MaxInline   int `json:"max_inline"`
+}
+
+// plausible is nil when the limits are some that a device can have: cases make requests and memory of that size.
+func (h *Hello) plausible() error {
+	for _, l := range []struct {
+		name string
+		n    int
+	}{{"max_rd_atomic", h.MaxRDAtomic}, {"max_sge", h.MaxSGE}, {"max_inline", h.MaxInline}} {
+		if l.n < 0 || l.n > maxLimit {
+			return fmt.Errorf("its %s is %d, must be 0 to %d", l.name, l.n, maxLimit)
+		}
+	}
+	return nil
 }
 
 // GID is an entry of the target's GID table that is of RoCEv2.

@@ -73,6 +73,7 @@ func TestReadJSONRefuses(t *testing.T) {
 		"no format":      `{"cases":[]}`,
 		"another format": `{"format":2}`,
 		"no result":      `{"format":1,"cases":[{"id":"FRM-01"}]}`,
+		"and more":       `{"format":1,"cases":[]}x`,
 		"twice":          `{"format":1,"cases":[{"id":"FRM-01","result":"pass"},{"id":"FRM-01","result":"pass"}]}`,
 	} {
 		if _, err := ReadJSON(strings.NewReader(text)); err == nil {

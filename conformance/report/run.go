@@ -7,6 +7,7 @@ package report
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -151,8 +152,12 @@ func (r *Run) WriteJSON(w io.Writer) error {
 // ReadJSON reads what WriteJSON wrote. Numbers of cases are counted anew.
 func ReadJSON(r io.Reader) (*Run, error) {
 	var run Run
-	if err := json.NewDecoder(r).Decode(&run); err != nil {
+	in := json.NewDecoder(r)
+	if err := in.Decode(&run); err != nil {
 		return nil, fmt.Errorf("read results: %w", err)
+	}
+	if _, err := in.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("read results: there is more behind them")
 	}
 	if run.Format != Format {
 		return nil, fmt.Errorf("read results: format %d, want %d", run.Format, Format)

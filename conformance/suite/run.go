@@ -34,6 +34,10 @@ type Config struct {
 	Progress func(n, total int, r *Result)
 }
 
+// back is how long a run waits for a lost agent to come back: its daemon dies, and is started again. It waits so long once,
+// until there is an agent again; one that stays away costs every other case one try.
+const back = 10 * time.Second
+
 // keep is how many frames of a case are kept.
 const keep = 2000
 
@@ -70,7 +74,7 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 	if cfg.Quiet == 0 {
 		cfg.Quiet = 30 * time.Millisecond
 	}
-	r := runner{cfg: cfg}
+	r := runner{ctx: ctx, cfg: cfg}
 	if err := r.dial(); err != nil {
 		return nil, err
 	}
@@ -94,9 +98,11 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 }
 
 type runner struct {
+	ctx   context.Context // the run's
 	cfg   Config
 	agent Agent
 	hello *agent.Hello
+	gone  bool // it was waited for, in vain
 }
 
 func (r *runner) dial() error {
@@ -123,7 +129,24 @@ func (r *runner) fresh() error {
 		}
 		r.hangUp()
 	}
-	return r.dial()
+	err := r.dial()
+	for end := time.Now().Add(back); err != nil && !r.gone && time.Now().Before(end) && r.pause(); {
+		err = r.dial()
+	}
+	r.gone = err != nil
+	return err
+}
+
+// pause waits a little; false: the run is to end.
+func (r *runner) pause() bool {
+	t := time.NewTimer(100 * time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-r.ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
 }
 
 func (r *runner) find(id string) *Case {

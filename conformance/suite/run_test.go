@@ -1,0 +1,70 @@
+package suite
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"github.com/softroce/softroce/conformance/agent"
+	"github.com/softroce/softroce/conformance/wire"
+)
+
+// mortal is an agent that answers nothing once it is dead.
+type mortal struct{ dead bool }
+
+func (m *mortal) Do(agent.Request) (*agent.Answer, error) {
+	if m.dead {
+		return nil, errors.New("lost")
+	}
+	return &agent.Answer{}, nil
+}
+
+// A case whose agent dies fails. The next one waits for it to come back; those behind one that waited in vain do not.
+func TestLostAgent(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		failing  int // how many dials fail
+		outcomes [4]Outcome
+		dials    func(n int) bool
+	}{
+		{"comes back", 20, [4]Outcome{Fail, Pass, Pass, Pass}, func(n int) bool { return n == 1+20+1 }},
+		{"stays away", 1 << 20, [4]Outcome{Fail, Fail, Fail, Fail}, func(n int) bool { return n > 1+50+2 && n < 1+150+2 }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				link, far := wire.Pair()
+				defer func() { _, _ = link.Close(), far.Close() }()
+				hello := &agent.Hello{Version: 1, GIDs: []agent.GID{{Addr: link.Remote().String()}}}
+				a, dials := &mortal{}, 0
+				ok := func(*T) {}
+				results, err := Run(t.Context(), Config{
+					Link: link, Only: []string{"FRM-01", "FRM-02", "FRM-03", "FRM-04"},
+					Cases: []Case{
+						{ID: "FRM-01", Run: func(t *T) {
+							a.dead = true
+							t.Do(agent.Request{Do: agent.DoPD})
+						}}, {ID: "FRM-02", Run: ok}, {ID: "FRM-03", Run: ok}, {ID: "FRM-04", Run: ok},
+					},
+					Dial: func() (Agent, *agent.Hello, error) {
+						if dials++; a.dead && dials <= 1+c.failing {
+							return nil, nil, errors.New("refused")
+						}
+						a.dead = false
+						return a, hello, nil
+					},
+				})
+				if err != nil || len(results) != 4 {
+					t.Fatalf("%d results, %v", len(results), err)
+				}
+				for i, r := range results {
+					if r.Outcome != c.outcomes[i] {
+						t.Errorf("%s: got %v (%s), want %v", r.ID, r.Outcome, r.Reason, c.outcomes[i])
+					}
+				}
+				if !c.dials(dials) {
+					t.Errorf("%d dials", dials)
+				}
+			})
+		})
+	}
+}
