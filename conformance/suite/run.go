@@ -121,13 +121,23 @@ func (r *runner) hangUp() {
 	r.agent = nil
 }
 
-// fresh leaves an agent without objects, after one more Dial where the old one is lost.
+// clear destroys what a case made at the agent, which is given up where it cannot. The error is for an agent that is lost:
+// the target may have died of the case's last packets.
+func (r *runner) clear() error {
+	_, err := r.agent.Do(agent.Request{Do: agent.DoReset})
+	if err != nil {
+		r.hangUp()
+	}
+	if _, refused := agent.Refusal(err); refused {
+		return nil
+	}
+	return err
+}
+
+// fresh leaves an agent without objects, after one more Dial where the old one was given up.
 func (r *runner) fresh() error {
 	if r.agent != nil {
-		if _, err := r.agent.Do(agent.Request{Do: agent.DoReset}); err == nil {
-			return nil
-		}
-		r.hangUp()
+		return nil
 	}
 	err := r.dial()
 	for end := time.Now().Add(back); err != nil && !r.gone && time.Now().Before(end) && r.pause(); {
@@ -186,6 +196,9 @@ func (r *runner) one(s Statement) Result {
 	}
 	r.play(c, &res)
 	res.Took = time.Since(res.Began)
+	if err := r.clear(); err != nil && res.Outcome != Fail {
+		res.Outcome, res.Reason = Fail, "behind the case: "+err.Error()
+	}
 	return res
 }
 

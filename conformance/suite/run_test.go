@@ -23,12 +23,14 @@ func (m *mortal) Do(agent.Request) (*agent.Answer, error) {
 func TestLostAgent(t *testing.T) {
 	for _, c := range []struct {
 		name     string
-		failing  int // how many dials fail
+		notices  bool // the case asks the dead agent for something
+		failing  int  // how many dials fail
 		outcomes [4]Outcome
 		dials    func(n int) bool
 	}{
-		{"comes back", 20, [4]Outcome{Fail, Pass, Pass, Pass}, func(n int) bool { return n == 1+20+1 }},
-		{"stays away", 1 << 20, [4]Outcome{Fail, Fail, Fail, Fail}, func(n int) bool { return n > 1+50+2 && n < 1+150+2 }},
+		{"comes back", true, 20, [4]Outcome{Fail, Pass, Pass, Pass}, func(n int) bool { return n == 1+20+1 }},
+		{"not noticed by the case", false, 0, [4]Outcome{Fail, Pass, Pass, Pass}, func(n int) bool { return n == 1+1 }},
+		{"stays away", true, 1 << 20, [4]Outcome{Fail, Fail, Fail, Fail}, func(n int) bool { return n > 1+50+2 && n < 1+150+2 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -42,7 +44,9 @@ func TestLostAgent(t *testing.T) {
 					Cases: []Case{
 						{ID: "FRM-01", Run: func(t *T) {
 							a.dead = true
-							t.Do(agent.Request{Do: agent.DoPD})
+							if c.notices {
+								t.Do(agent.Request{Do: agent.DoPD})
+							}
 						}}, {ID: "FRM-02", Run: ok}, {ID: "FRM-03", Run: ok}, {ID: "FRM-04", Run: ok},
 					},
 					Dial: func() (Agent, *agent.Hello, error) {
