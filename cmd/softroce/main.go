@@ -107,7 +107,7 @@ A pipe between two hosts over RDMA:             softroce nc {-l PORT | HOST PORT
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return &exitError{exitUsage, fmt.Errorf("%w (see %s --help)", err, c.CommandPath())}
 	})
-	root.AddCommand(newDaemonCmd(), newDevinfoCmd(), newDemoCmd(), newDecodeCmd(), newCaptureCmd(), newImpairCmd(), newPingpongCmd(), newPerfCmd(), newRpingCmd(), newCmtimeCmd(), newNCCmd(), newConformanceCmd(), newResourceCmd(), newStatCmd(), newTopCmd(), newExplainCmd(), newGIDsCmd())
+	root.AddCommand(newDaemonCmd(), newDevinfoCmd(), newDemoCmd(), newDecodeCmd(), newCaptureCmd(), newTraceCmd(), newImpairCmd(), newPingpongCmd(), newPerfCmd(), newRpingCmd(), newCmtimeCmd(), newNCCmd(), newConformanceCmd(), newResourceCmd(), newStatCmd(), newTopCmd(), newExplainCmd(), newGIDsCmd())
 	working(root)
 	return root
 }
