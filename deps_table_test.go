@@ -177,7 +177,7 @@ var rules = []rule{
 	},
 	{
 		path: "internal/trace", is: "packets of a capture as the stories of their connections, as text and as a page", never: "a socket, a file, a protocol rule of the adapter's",
-		may: []string{"pkg/bth", "internal/capture"}, testsMay: coreTests,
+		may: []string{"pkg/bth", "internal/capture"}, testsMay: join(coreTests, []string{"internal/testbrowser"}),
 	},
 	{
 		path: "internal/tap", is: "the packets of a running adapter, for tools", never: "files, what is done with the packets",
@@ -244,6 +244,9 @@ var rules = []rule{
 	{
 		path: "internal/tools/soak", is: "the soak as a program that the Makefile runs", never: "a world's rule",
 		may: []string{"internal/soak"},
+	},
+	{
+		path: "internal/testbrowser", is: "pages in a headless Chromium, for tests", never: "anything a test is about",
 	},
 	{
 		path: "internal/testaddr", is: "loopback addresses that no other test uses, for tests", never: "anything a test is about",
@@ -331,7 +334,7 @@ var rules = []rule{
 	},
 	{
 		path: "conformance/report", is: "results as a tree, JSON, JUnit and one HTML page", never: "transport, nic, a case",
-		may: []string{"pkg/bth", "conformance/wire", "conformance/suite", "internal/capture", gopacket},
+		may: []string{"pkg/bth", "conformance/wire", "conformance/suite", "internal/capture", gopacket}, testsMay: []string{"internal/testbrowser"},
 	},
 	{
 		path: "conformance/interop/...", is: "the lab against kernel rdma_rxe", never: "transport, nic",

@@ -3,7 +3,6 @@ package report
 import (
 	"bytes"
 	"fmt"
-	"image/png"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/softroce/softroce/conformance/suite"
+	"github.com/softroce/softroce/internal/testbrowser"
 )
 
 // pageRuns are three targets; the last was run with a part of the suite only.
@@ -93,20 +93,21 @@ const count = `(() => {
 	};
 })()`
 
-func (b *browser) count() (c counted) {
-	b.t.Helper()
-	b.eval(count, &c)
+// browser is a browser that shows the page.
+type browser struct{ *testbrowser.Browser }
+
+func (b browser) count() (c counted) {
+	b.Eval(count, &c)
 	return c
 }
 
 // fill puts a value into an element of the filter as a person does.
-func (b *browser) fill(id, value string) {
-	b.t.Helper()
-	b.eval(fmt.Sprintf(`(() => { const e = document.getElementById(%q); e.value = %q; e.dispatchEvent(new Event("input", {bubbles: true})); })()`, id, value), nil)
+func (b browser) fill(id, value string) {
+	b.Eval(fmt.Sprintf(`(() => { const e = document.getElementById(%q); e.value = %q; e.dispatchEvent(new Event("input", {bubbles: true})); })()`, id, value), nil)
 }
 
 func TestPageInBrowser(t *testing.T) {
-	b := startBrowser(t)
+	b := browser{testbrowser.Start(t)}
 	file := filepath.Join(t.TempDir(), "page.html")
 	if err := os.WriteFile(file, []byte(pageText(t, pageRuns(t))), 0o600); err != nil {
 		t.Fatal(err)
@@ -114,9 +115,9 @@ func TestPageInBrowser(t *testing.T) {
 	var brightness [2]float64
 	for i, scheme := range []string{"light", "dark"} {
 		for _, width := range []int{1280, 400} {
-			b.open("file://"+file, scheme, width, 900)
+			b.Open("file://"+file, scheme, width, 900)
 			name := fmt.Sprintf("%s-%d", scheme, width)
-			brightness[i] = looksAlive(t, name, b.screenshot())
+			brightness[i] = testbrowser.LooksAlive(t, name, b.Screenshot())
 			c := b.count()
 			if c.Cells != 3*309 || c.Links != 3*309-14 || c.Rows != 309 || c.Shown != 309 || c.Text != "309 statements" || len(c.Open) != 0 {
 				t.Errorf("%s: %+v", name, c)
@@ -125,11 +126,11 @@ func TestPageInBrowser(t *testing.T) {
 				t.Errorf("%s: the page is wider than the screen", name)
 			}
 			clickThrough(t, b, name)
-			if len(b.complaints) > 0 {
-				t.Errorf("%s: console: %q", name, b.complaints)
+			if len(b.Complaints) > 0 {
+				t.Errorf("%s: console: %q", name, b.Complaints)
 			}
-			if len(b.requests) != 1 || b.requests[0] != "file://"+file {
-				t.Errorf("%s: requests: %q", name, b.requests)
+			if len(b.Requests) != 1 || b.Requests[0] != "file://"+file {
+				t.Errorf("%s: requests: %q", name, b.Requests)
 			}
 		}
 	}
@@ -139,7 +140,7 @@ func TestPageInBrowser(t *testing.T) {
 }
 
 // clickThrough uses the page with mouse and keyboard.
-func clickThrough(t *testing.T, b *browser, name string) {
+func clickThrough(t *testing.T, b browser, name string) {
 	t.Helper()
 	const cell = "RDR-05.2"
 	ladderShown := func(when, id string) {
@@ -150,24 +151,24 @@ func clickThrough(t *testing.T, b *browser, name string) {
 			t.Errorf("%s, %s: %+v", name, when, c)
 		}
 	}
-	b.click(`a[href="#` + cell + `"]`)
+	b.Click(`a[href="#` + cell + `"]`)
 	ladderShown("after a click", cell)
-	looksAlive(t, name+"-ladder", b.screenshot())
-	b.key("ArrowDown")
+	testbrowser.LooksAlive(t, name+"-ladder", b.Screenshot())
+	b.Key("ArrowDown")
 	ladderShown("after an arrow", "RDR-06.2")
-	b.key("ArrowLeft")
+	b.Key("ArrowLeft")
 	ladderShown("after another arrow", "RDR-06.1")
-	b.key("Escape")
+	b.Key("Escape")
 	if c := b.count(); len(c.Open) != 0 || c.Hash != "" || c.Focus != "#RDR-06.1" {
 		t.Errorf("%s, after Escape: %+v", name, c)
 	}
-	b.key("Enter")
+	b.Key("Enter")
 	ladderShown("after Enter", "RDR-06.1")
-	b.click("article.open .close")
+	b.Click("article.open .close")
 	if c := b.count(); len(c.Open) != 0 {
 		t.Errorf("%s, after close: %+v", name, c)
 	}
-	looksAlive(t, name+"-rows", b.screenshot())
+	testbrowser.LooksAlive(t, name+"-rows", b.Screenshot())
 	for _, f := range []struct {
 		id, value, want string
 		shown           int
@@ -183,7 +184,7 @@ func clickThrough(t *testing.T, b *browser, name string) {
 			t.Errorf("%s, %s %q: %q, %d rows", name, f.id, f.value, c.Text, c.Shown)
 		}
 	}
-	b.click(`[name=level][value=must]`)
+	b.Click(`[name=level][value=must]`)
 	musts := 0
 	for _, s := range suite.Statements() {
 		if s.Level == suite.Must {
@@ -197,38 +198,4 @@ func clickThrough(t *testing.T, b *browser, name string) {
 	if c := b.count(); c.Shown == 0 || c.Shown >= 309-musts {
 		t.Errorf("%s, those that differ: %d rows", name, c.Shown)
 	}
-}
-
-// looksAlive fails on a picture of one colour, and gives its mean brightness, 0 to 1. With SOFTROCE_SCREENSHOTS set to a
-// directory the picture is kept there.
-func looksAlive(t *testing.T, name string, data []byte) float64 {
-	t.Helper()
-	if dir := os.Getenv("SOFTROCE_SCREENSHOTS"); dir != "" {
-		if err := os.WriteFile(filepath.Join(dir, name+".png"), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	img, err := png.Decode(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
-	colours, sum := map[[3]uint32]int{}, 0.0
-	const step = 3 // of the pixels in a row or column every third
-	box, area := img.Bounds(), 0
-	for y := box.Min.Y; y < box.Max.Y; y += step {
-		for x := box.Min.X; x < box.Max.X; x += step {
-			area++
-			r, g, b, _ := img.At(x, y).RGBA()
-			colours[[3]uint32{r >> 8, g >> 8, b >> 8}]++
-			sum += float64(r+g+b) / (3 * 0xffff)
-		}
-	}
-	most := 0
-	for _, n := range colours {
-		most = max(most, n)
-	}
-	if area == 0 || len(colours) < 40 || most > area*97/100 {
-		t.Errorf("%s: the screen is blank: %d colours, the commonest on %d of %d pixels", name, len(colours), most, area)
-	}
-	return sum / float64(area)
 }

@@ -1,13 +1,20 @@
-package report
+// Package testbrowser opens pages in a headless Chromium, for tests: it shows them in
+// a width and a colour scheme, presses keys and the mouse, runs scripts, takes
+// screenshots, and notes what the console said and what was asked of the network. It
+// refuses to be more than a test needs, and is no part of softroce.
+package testbrowser
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"image/png"
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,15 +24,15 @@ import (
 // browserTimeout ends a test whose browser hangs; nothing is measured by it.
 const browserTimeout = 5 * time.Minute
 
-// browser is a headless Chromium, driven over a pipe by the DevTools protocol.
-type browser struct {
+// Browser is a headless Chromium, driven over a pipe by the DevTools protocol.
+type Browser struct {
 	t       *testing.T
 	to      io.Writer
 	replies chan message
 	session string
 	next    atomic.Int64
-	// requests are the addresses that the page asked for, complaints what its console said.
-	requests, complaints []string
+	// Requests are the addresses that the page asked for, Complaints what its console said.
+	Requests, Complaints []string
 	loaded               bool
 }
 
@@ -40,8 +47,8 @@ type message struct {
 	Session string `json:"sessionId,omitempty"`
 }
 
-// findBrowser names a Chromium; the test is skipped where there is none.
-func findBrowser(t *testing.T) string {
+// find names a Chromium; the test is skipped where there is none.
+func find(t *testing.T) string {
 	t.Helper()
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "chromium-headless-shell"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -52,8 +59,8 @@ func findBrowser(t *testing.T) string {
 	return ""
 }
 
-// startBrowser starts one that ends with the test.
-func startBrowser(t *testing.T) *browser {
+// Start starts one that ends with the test, which is skipped where there is none.
+func Start(t *testing.T) *Browser {
 	t.Helper()
 	args := []string{
 		"--headless", "--remote-debugging-pipe", "--user-data-dir=" + t.TempDir(), "--no-first-run", "--disable-gpu",
@@ -63,7 +70,7 @@ func startBrowser(t *testing.T) *browser {
 	if os.Geteuid() == 0 {
 		args = append(args, "--no-sandbox") // it refuses to run as root otherwise; the page is ours
 	}
-	cmd := exec.Command(findBrowser(t), args...)
+	cmd := exec.Command(find(t), args...)
 	toRead, toWrite, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +84,7 @@ func startBrowser(t *testing.T) *browser {
 		t.Fatal(err)
 	}
 	_, _ = toRead.Close(), fromWrite.Close()
-	b := &browser{t: t, to: toWrite, replies: make(chan message, 100)}
+	b := &Browser{t: t, to: toWrite, replies: make(chan message, 100)}
 	go b.read(fromRead)
 	stuck := time.AfterFunc(browserTimeout, func() { _ = cmd.Process.Kill() })
 	t.Cleanup(func() {
@@ -93,7 +100,7 @@ func startBrowser(t *testing.T) *browser {
 }
 
 // read hands over what the browser says, messages that end on a zero byte.
-func (b *browser) read(r io.Reader) {
+func (b *Browser) read(r io.Reader) {
 	defer close(b.replies)
 	in := bufio.NewReader(r)
 	for {
@@ -109,7 +116,7 @@ func (b *browser) read(r io.Reader) {
 }
 
 // call asks the browser and gives its answer.
-func (b *browser) call(method string, params any) json.RawMessage {
+func (b *Browser) call(method string, params any) json.RawMessage {
 	b.t.Helper()
 	raw, err := json.Marshal(params)
 	if err != nil {
@@ -138,30 +145,30 @@ func (b *browser) call(method string, params any) json.RawMessage {
 }
 
 // event notes what the page did.
-func (b *browser) event(m message) {
+func (b *Browser) event(m message) {
 	switch m.Method {
 	case "Network.requestWillBeSent":
 		var p struct{ Request struct{ URL string } }
 		_ = json.Unmarshal(m.Params, &p)
 		if !strings.HasPrefix(p.Request.URL, "data:") {
-			b.requests = append(b.requests, p.Request.URL)
+			b.Requests = append(b.Requests, p.Request.URL)
 		}
 	case "Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded":
-		b.complaints = append(b.complaints, m.Method+" "+string(m.Params))
+		b.Complaints = append(b.Complaints, m.Method+" "+string(m.Params))
 	case "Page.loadEventFired":
 		b.loaded = true
 	}
 }
 
-// open shows a page in a tab of its own, of the given width and colour scheme.
-func (b *browser) open(url, scheme string, width, height int) {
+// Open shows a page in a tab of its own, of the given width and colour scheme.
+func (b *Browser) Open(url, scheme string, width, height int) {
 	b.t.Helper()
 	b.session = ""
 	var target struct{ TargetID string }
 	b.into(&target, b.call("Target.createTarget", map[string]any{"url": "about:blank"}))
 	var attached struct{ SessionID string }
 	b.into(&attached, b.call("Target.attachToTarget", map[string]any{"targetId": target.TargetID, "flatten": true}))
-	b.session, b.loaded, b.requests, b.complaints = attached.SessionID, false, nil, nil
+	b.session, b.loaded, b.Requests, b.Complaints = attached.SessionID, false, nil, nil
 	for _, domain := range []string{"Page", "Runtime", "Network", "Log"} {
 		b.call(domain+".enable", struct{}{})
 	}
@@ -177,15 +184,15 @@ func (b *browser) open(url, scheme string, width, height int) {
 	}
 }
 
-func (b *browser) into(v any, raw json.RawMessage) {
+func (b *Browser) into(v any, raw json.RawMessage) {
 	b.t.Helper()
 	if err := json.Unmarshal(raw, v); err != nil {
 		b.t.Fatal(err)
 	}
 }
 
-// eval runs a script in the page and puts its value into v.
-func (b *browser) eval(script string, v any) {
+// Eval runs a script in the page and puts its value into v.
+func (b *Browser) Eval(script string, v any) {
 	b.t.Helper()
 	var r struct {
 		Result           struct{ Value json.RawMessage }
@@ -200,8 +207,8 @@ func (b *browser) eval(script string, v any) {
 	}
 }
 
-// key presses and releases a key of the page that has the focus.
-func (b *browser) key(name string) {
+// Key presses and releases a key of the page that has the focus.
+func (b *Browser) Key(name string) {
 	b.t.Helper()
 	for _, kind := range []string{"keyDown", "keyUp"} {
 		p := map[string]any{"type": kind, "key": name, "code": name}
@@ -212,19 +219,19 @@ func (b *browser) key(name string) {
 	}
 }
 
-// click presses the mouse in the middle of the element.
-func (b *browser) click(selector string) {
+// Click presses the mouse in the middle of the element.
+func (b *Browser) Click(selector string) {
 	b.t.Helper()
 	var at struct{ X, Y float64 }
-	b.eval(fmt.Sprintf(`(() => { const e = document.querySelector(%q); e.scrollIntoView({block: "center"});
+	b.Eval(fmt.Sprintf(`(() => { const e = document.querySelector(%q); e.scrollIntoView({block: "center"});
 		const r = e.getBoundingClientRect(); return {x: r.x + r.width / 2, y: r.y + r.height / 2}; })()`, selector), &at)
 	for _, kind := range []string{"mousePressed", "mouseReleased"} {
 		b.call("Input.dispatchMouseEvent", map[string]any{"type": kind, "x": at.X, "y": at.Y, "button": "left", "clickCount": 1})
 	}
 }
 
-// screenshot gives a PNG of what is on the screen.
-func (b *browser) screenshot() []byte {
+// Screenshot gives a PNG of what is on the screen.
+func (b *Browser) Screenshot() []byte {
 	b.t.Helper()
 	var r struct{ Data []byte }
 	b.into(&r, b.call("Page.captureScreenshot", map[string]any{"format": "png"}))
@@ -232,4 +239,38 @@ func (b *browser) screenshot() []byte {
 		b.t.Fatal(errors.New("an empty screenshot"))
 	}
 	return r.Data
+}
+
+// LooksAlive fails on a picture of one colour, and gives its mean brightness, 0 to 1. With SOFTROCE_SCREENSHOTS set to a
+// directory the picture is kept there.
+func LooksAlive(t *testing.T, name string, data []byte) float64 {
+	t.Helper()
+	if dir := os.Getenv("SOFTROCE_SCREENSHOTS"); dir != "" {
+		if err := os.WriteFile(filepath.Join(dir, name+".png"), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	img, err := png.Decode(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	colours, sum := map[[3]uint32]int{}, 0.0
+	const step = 3 // of the pixels in a row or column every third
+	box, area := img.Bounds(), 0
+	for y := box.Min.Y; y < box.Max.Y; y += step {
+		for x := box.Min.X; x < box.Max.X; x += step {
+			area++
+			r, g, b, _ := img.At(x, y).RGBA()
+			colours[[3]uint32{r >> 8, g >> 8, b >> 8}]++
+			sum += float64(r+g+b) / (3 * 0xffff)
+		}
+	}
+	most := 0
+	for _, n := range colours {
+		most = max(most, n)
+	}
+	if area == 0 || len(colours) < 40 || most > area*97/100 {
+		t.Errorf("%s: the screen is blank: %d colours, the commonest on %d of %d pixels", name, len(colours), most, area)
+	}
+	return sum / float64(area)
 }
