@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/softroce/softroce/internal/capture"
 	"github.com/softroce/softroce/pkg/bth"
 )
 
@@ -80,8 +81,12 @@ func (c *Conn) noteFate(t *Trace, i int, fromB bool) {
 	switch {
 	case dropped:
 		p.Flags |= Dropped
-		p.What = "dropped by the adapter that got it: " + why
-		e.Kind, e.Text = KindDropped, fmt.Sprintf("PSN %v was dropped by the adapter that got it: %s", p.PSN, why)
+		where := "by the adapter that got it"
+		if p.Way == capture.Outbound && p.Got == nil {
+			where = "before it left"
+		}
+		p.What = fmt.Sprintf("dropped %s: %s", where, why)
+		e.Kind, e.Text = KindDropped, fmt.Sprintf("PSN %v was dropped %s: %s", p.PSN, where, why)
 	case p.Bad != "":
 		e.Kind, e.Text = KindBad, fmt.Sprintf("PSN %v: %s", p.PSN, p.Bad)
 	default:

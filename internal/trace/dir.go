@@ -86,9 +86,10 @@ type machine struct {
 	slots map[int64]*slot
 	gaps  []gap
 
-	lastEnd   int64 // one past what the request packet before takes
-	lastAgain bool  // it was sent before
-	trouble   Kind  // what the last answer was about, when it was trouble
+	lastEnd   int64         // one past what the request packet before takes
+	lastAgain bool          // it was sent before
+	againAt   time.Duration // when something was sent again: round trips that span it say nothing
+	trouble   Kind          // what the last answer was about, when it was trouble
 	troubleAt time.Duration
 	burst     *burst
 	progress  time.Duration // of the last packet that brought something new
@@ -144,6 +145,7 @@ func (m *machine) begin(p bth.PSN, at time.Duration) {
 		return
 	}
 	m.dir.began, m.ref, m.progress = true, p.Add(uint32(bth.PSNMask)), at
+	m.againAt = -1
 }
 
 // request takes a request packet.
@@ -217,6 +219,7 @@ func (m *machine) again(i int, pos int64, seen bool) {
 	p := &m.t.Packets[i]
 	p.Flags |= Resent
 	m.dir.Resent++
+	m.againAt = p.At
 	p.What = "sent again"
 	waited := p.At - m.progress
 	if b := m.burst; b != nil && pos > b.last && (!b.done || m.trouble == "" && pos == m.lastEnd && waited < burstPause) {
@@ -237,6 +240,12 @@ func (m *machine) again(i int, pos int64, seen bool) {
 		m.event(KindResend, i, "sent again from PSN %v, %s after the NAK that asked for it", p.PSN, short(p.At-m.troubleAt))
 	case KindGap:
 		m.event(KindResend, i, "asked again from PSN %v, as an answer is missing", p.PSN)
+	case "":
+		if waited < burstPause {
+			m.event(KindResend, i, "sent again from PSN %v; why cannot be seen", p.PSN)
+			break
+		}
+		fallthrough
 	default:
 		m.dir.Timeouts++
 		m.dir.Waited += waited
@@ -274,6 +283,10 @@ func (m *machine) answer(i int) {
 	pos := m.rel(p.PSN)
 	p.Pos = pos
 	switch {
+	case p.Flags&Dropped != 0: // it had no effect
+		if p.Info().Op != bth.OpAck {
+			p.Flags |= Response
+		}
 	case p.HasAETH && p.Syndrome.IsRNR():
 		m.rnr(i, pos)
 	case p.HasAETH && p.Syndrome == bth.NAKSequence:
@@ -316,7 +329,7 @@ func (m *machine) ack(i int, pos int64) {
 // settle takes everything up to pos as answered.
 func (m *machine) settle(pos int64, i int, sample bool) {
 	p := &m.t.Packets[i]
-	if s := m.slots[pos]; sample && s != nil && s.times == 1 {
+	if s := m.slots[pos]; sample && s != nil && s.times == 1 && m.t.Packets[s.packet].At > m.againAt {
 		m.dir.RTTs = append(m.dir.RTTs, p.At-m.t.Packets[s.packet].At)
 	}
 	if pos >= m.next {

@@ -162,7 +162,7 @@ func (c *Conn) common() (fs []Finding) {
 		}
 	}
 	for _, why := range order {
-		fs = append(fs, Finding{Cost, fmt.Sprintf("%s dropped by the adapter that got %s: %s.", plural(dropped[why], "packet was", "packets were"), itThem(dropped[why]), why), first[why]})
+		fs = append(fs, Finding{Cost, fmt.Sprintf("%s dropped by the adapter itself: %s.", plural(dropped[why], "packet was", "packets were"), why), first[why]})
 	}
 	if bad > 0 {
 		fs = append(fs, Finding{Cost, fmt.Sprintf("%s malformed or with a wrong ICRC.", plural(bad, "packet is", "packets are")), first["bad"]})

@@ -122,6 +122,7 @@ func Read(r io.Reader, o Options) (*Trace, error) {
 	if g.lost > 0 {
 		t.warn("The capture itself lost %d packets: gaps may be its own.", g.lost)
 	}
+	t.orderDropped()
 	t.pair()
 	t.choose(&o)
 	if len(t.Packets) == 0 {
@@ -250,6 +251,44 @@ func headersOf(r *capture.Record, p *Packet) string {
 		s += " cut=yes"
 	}
 	return s
+}
+
+// orderDropped puts packets in their place that an adapter dropped before they left:
+// it notes them when they are made, and the others of the same turn, which have the
+// same time, when they went.
+func (t *Trace) orderDropped() {
+	gone := func(p *Packet) bool { return p.Way == capture.Outbound && p.Flags&Dropped != 0 }
+	for from := 0; from < len(t.Packets); {
+		to, dropped := from, []Packet(nil)
+		for ; to < len(t.Packets) && t.Packets[to].At == t.Packets[from].At; to++ {
+			if gone(&t.Packets[to]) {
+				dropped = append(dropped, t.Packets[to])
+			}
+		}
+		if run := t.Packets[from:to]; len(dropped) > 0 {
+			rest := slices.DeleteFunc(slices.Clone(run), func(p Packet) bool { return gone(&p) })
+			merge(run, rest, dropped)
+		}
+		from = to
+	}
+}
+
+// merge fills run with rest, and each of dropped before the first of its flow that
+// has a later PSN.
+func merge(run, rest, dropped []Packet) {
+	out := run[:0]
+	for i := range rest {
+		p := &rest[i]
+		for k := 0; k < len(dropped); k++ {
+			if d := &dropped[k]; keyOf(d) == keyOf(p) && d.Info().Request == p.Info().Request && d.PSN.Before(p.PSN) {
+				out = append(out, *d)
+				dropped = slices.Delete(dropped, k, k+1)
+				k--
+			}
+		}
+		out = append(out, *p)
+	}
+	_ = append(out, dropped...) // in run's memory
 }
 
 // choose leaves the connections that were asked for.

@@ -1,7 +1,8 @@
 "use strict";
 (async () => {
   const $ = (id) => document.getElementById(id);
-  const packed = Uint8Array.from(atob($("data").textContent.trim()), (c) => c.charCodeAt(0));
+  const packed = Uint8Array.from(atob($("data").textContent), (c) => c.charCodeAt(0));
+  $("data").remove();
   const d = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
   const N = d.t.length;
   const at = new Float64Array(N); // ns since the first packet

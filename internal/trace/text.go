@@ -138,8 +138,15 @@ func (d *Dir) summary() string {
 		n    int
 		text string
 	}{
-		{d.Resent, "sent again"}, {d.Lost, "lost"}, {d.Missing, "not in the capture"}, {d.SeqNAKs, "sequence NAKs"}, {d.RNRs, "RNR NAKs"},
-		{d.Timeouts, "timeouts"}, {d.ReAnswers, "answers given again"}, {d.LostAns, "answers missing"}, {d.Open, "not answered at the end"},
+		{d.Resent, "sent again"},
+		{d.Lost, "lost"},
+		{d.Missing, "not in the capture"},
+		{d.SeqNAKs, "sequence NAKs"},
+		{d.RNRs, "RNR NAKs"},
+		{d.Timeouts, "timeouts"},
+		{d.ReAnswers, "answers given again"},
+		{d.LostAns, "answers missing"},
+		{d.Open, "not answered at the end"},
 	} {
 		if n.n > 0 {
 			s = append(s, group(n.n)+" "+n.text)
