@@ -20,6 +20,6 @@
 // descriptor of that inode, returns the same slice. Both ends of a test in one
 // process thus share one heap slice and the detector sees every access. A
 // race build that must talk to another process calls ShareAcrossProcesses
-// first; until then a segment on a heap carries F_SEAL_WRITE, so that another
+// first, as pkg/verbs does when it opens a daemon's adapter; until then a segment on a heap carries F_SEAL_WRITE, so that another
 // process cannot map it and is told so, instead of reading zeros.
 package shm

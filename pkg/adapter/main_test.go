@@ -33,7 +33,6 @@ func TestMain(m *testing.M) {
 	if role == "" {
 		os.Exit(m.Run())
 	}
-	shm.ShareAcrossProcesses()
 	if err := roles[role](os.Getenv(envSocket), bufio.NewReader(os.Stdin)); err != nil {
 		fmt.Println("failed:", err)
 		os.Exit(1)

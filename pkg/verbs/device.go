@@ -119,6 +119,9 @@ func OpenConn(c *shm.Conn) (*Device, error) {
 	if cred, err := c.PeerCred(); err == nil {
 		d.inProcess = cred.PID == os.Getpid()
 	}
+	if !d.inProcess { // of a build with -race, a daemon cannot map what lies in the heap
+		shm.ShareAcrossProcesses()
+	}
 	d.ctl.init(c, d.die)
 	if err := d.handshake(); err != nil {
 		d.release()
