@@ -128,7 +128,7 @@ func (r *runner) clear() error {
 	if err != nil {
 		r.hangUp()
 	}
-	if _, refused := agent.Refusal(err); refused {
+	if e, refused := agent.Refusal(err); refused && e.Errno != "EIO" && e.Errno != "ENODEV" { // by these two the device is gone
 		return nil
 	}
 	return err

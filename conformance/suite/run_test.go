@@ -9,35 +9,42 @@ import (
 	"github.com/softroce/softroce/conformance/wire"
 )
 
-// mortal is an agent that answers nothing once it is dead.
-type mortal struct{ dead bool }
+// mortal is an agent that answers with why once it is dead.
+type mortal struct {
+	dead bool
+	why  error
+}
 
 func (m *mortal) Do(agent.Request) (*agent.Answer, error) {
 	if m.dead {
-		return nil, errors.New("lost")
+		return nil, m.why
 	}
 	return &agent.Answer{}, nil
 }
 
 // A case whose agent dies fails. The next one waits for it to come back; those behind one that waited in vain do not.
 func TestLostAgent(t *testing.T) {
+	lost, gone, busy := errors.New("lost"), &agent.Error{Errno: "EIO"}, &agent.Error{Errno: "EBUSY"}
 	for _, c := range []struct {
 		name     string
+		why      error
 		notices  bool // the case asks the dead agent for something
 		failing  int  // how many dials fail
 		outcomes [4]Outcome
 		dials    func(n int) bool
 	}{
-		{"comes back", true, 20, [4]Outcome{Fail, Pass, Pass, Pass}, func(n int) bool { return n == 1+20+1 }},
-		{"not noticed by the case", false, 0, [4]Outcome{Fail, Pass, Pass, Pass}, func(n int) bool { return n == 1+1 }},
-		{"stays away", true, 1 << 20, [4]Outcome{Fail, Fail, Fail, Fail}, func(n int) bool { return n > 1+50+2 && n < 1+150+2 }},
+		{"comes back", lost, true, 20, [4]Outcome{Fail, Pass, Pass, Pass}, func(n int) bool { return n == 1+20+1 }},
+		{"not noticed by the case", lost, false, 0, [4]Outcome{Fail, Pass, Pass, Pass}, func(n int) bool { return n == 1+1 }},
+		{"device gone", gone, false, 0, [4]Outcome{Fail, Pass, Pass, Pass}, func(n int) bool { return n == 1+1 }},
+		{"only does not destroy", busy, false, 0, [4]Outcome{Pass, Pass, Pass, Pass}, func(n int) bool { return n == 1+1 }},
+		{"stays away", lost, true, 1 << 20, [4]Outcome{Fail, Fail, Fail, Fail}, func(n int) bool { return n > 1+50+2 && n < 1+150+2 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				link, far := wire.Pair()
 				defer func() { _, _ = link.Close(), far.Close() }()
 				hello := &agent.Hello{Version: 1, GIDs: []agent.GID{{Addr: link.Remote().String()}}}
-				a, dials := &mortal{}, 0
+				a, dials := &mortal{why: c.why}, 0
 				ok := func(*T) {}
 				results, err := Run(t.Context(), Config{
 					Link: link, Only: []string{"FRM-01", "FRM-02", "FRM-03", "FRM-04"},
