@@ -33,9 +33,10 @@ const (
 	pflag      = "github.com/spf13/pflag"
 	prometheus = "github.com/prometheus/client_golang"
 	xnet       = "golang.org/x/net"
+	yaml       = "go.yaml.in/yaml/v3"
 )
 
-var modules = []string{gopacket, water, netlink, netns, cobra, pflag, prometheus, xnet}
+var modules = []string{gopacket, water, netlink, netns, cobra, pflag, prometheus, xnet, yaml}
 
 // impure are the calls that a pure package may not make.
 var impure = map[string]string{
@@ -344,6 +345,10 @@ var rules = []rule{
 	{
 		path: "examples/...", is: "programs that show how a program is written", never: "anything that a program outside could not import",
 		may: public, testsMay: edgeTests,
+	},
+	{
+		path: "packaging", is: "tests of units, image, action, manifests, dashboard and alerts", never: "code but its tests",
+		testsMay: join(edgeTests, []string{"internal/metrics", prometheus, yaml}),
 	},
 	{path: ".", is: "the rules of the whole repository", never: "code"},
 }
