@@ -152,7 +152,8 @@ conformance: ## the conformance suite against softroce on each backend, in two n
 	@GO='$(GO)' conformance/run.sh -b tun $(CONFORMANCEFLAGS)
 
 conformance-report: ## the same, and one page of it and of committed results: bin/conformance/report.html (root)
-	@GO='$(GO)' conformance/run.sh -r $(CONFORMANCEFLAGS)
+	@status=0; for b in packet tun; do GO='$(GO)' conformance/run.sh -b $$b $(CONFORMANCEFLAGS) || status=1; done; \
+		GO='$(GO)' conformance/run.sh -r $(CONFORMANCEFLAGS) || status=1; exit $$status
 
 INTEROP_TUN = ^pingpong/(small|64k|mtu-4096|ipv6|uc|ud|srq|loss)/|^cm/rping/(defaults|4096|ipv6)/|^verbs/(send|write|read|atomic)
 

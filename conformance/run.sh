@@ -6,7 +6,7 @@
 #   run.sh [-r] [-o DIR] [-b BACKEND] [FLAGS OF softroce conformance run...]
 #
 # -b takes another backend of the daemon than UDP sockets: packet, or tun, behind a host that forwards.
-# -r writes DIR/report.html, too, of these results and of the committed ones, conformance/results/*.json.
+# -r writes DIR/report.html, too, of these results, of those of the other backends in DIR, and of the committed ones.
 # The status is 0 when every run's is 0: each must passes that conformance/exceptions/BACKEND.txt does not name.
 set -euo pipefail
 
@@ -128,6 +128,7 @@ route_to_tun() {
 suite() {
     local file=$1 called=$2 addr=$3 status=0
     shift 3
+    rm -f "$out/$file.json" "$out/$file.xml" # of an earlier run
     echo
     in_ns "$tester" taskset -c "$cpu" "$run/softroce" conformance run --target "$addr" --name "$called" "${exceptions[@]}" \
         --json "$out/$file.json" --junit "$out/$file.xml" "$@" || status=$?
@@ -178,7 +179,7 @@ if [[ $backend == udp ]]; then
 fi
 
 if [[ -n $report ]]; then
-    for file in "$top"/conformance/results/*.json; do
+    for file in "$out"/daemon-{packet,tun}-ipv[46].json "$top"/conformance/results/*.json; do
         if [[ -e $file ]]; then results+=("$file"); fi
     done
     "$run/softroce" conformance report --out "$out/report.html" "${results[@]}"
