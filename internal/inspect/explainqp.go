@@ -71,6 +71,9 @@ func noAnswer(e *Explanation, s *verbs.Story) {
 		e.cause("dest_qp_num = 0x%06x and dgid = %s: nothing at all was ever received from there", s.QP.PeerQPN, address(s.QP.Peer))
 		e.change("compare dest_qp_num and dgid with what the peer says of itself, and rq_psn of the peer (this end's sq_psn)")
 		e.change("see that the peer is in RTR before this end sends, that it still runs, and that no firewall stops UDP port 4791")
+	case s.QP.SentMsgs == 0:
+		e.cause("rq_psn of the peer and sq_psn = 0x%06x here: %d packets came from there, but none acknowledged anything, as when the two differ", s.QP.SQPSN, t.Heard)
+		e.change("give the peer this end's sq_psn as its rq_psn; softroce explain 0x%06x there shows what it did with these packets", s.QP.PeerQPN)
 	default:
 		e.cause("%d packets had come from the peer before: it went away, or the way to it broke, or timeout is shorter than its pauses", t.Heard)
 		e.change("see whether the peer's program and its queue pair still live (softroce explain 0x%06x there)", s.QP.PeerQPN)
@@ -264,6 +267,15 @@ func calm(e *Explanation, s *verbs.Story) {
 		e.Meaning = "The queue pair is in ERR, and the adapter remembers no reason: it was ended with a memory fault, or with a damaged ring, which the log names."
 	default:
 		e.Meaning = "Nothing has failed."
+	}
+	if s.QP.RcvdMsgs == 0 && s.QP.Type == "RC" {
+		for _, o := range s.Odd {
+			if o.Verdict == "out_of_sequence" || o.Verdict == "drop_waiting" {
+				e.cause("rq_psn = 0x%06x: the peer's packets have other numbers (0x%06x), and not one was taken", s.QP.RQPSN, o.PSN)
+				e.change("give this end the peer's sq_psn as rq_psn at RTR")
+				break
+			}
+		}
 	}
 	if s.QP.SendQueued > 0 {
 		e.seen("%d send requests wait", s.QP.SendQueued)

@@ -279,3 +279,58 @@ func TestExplainForgets(t *testing.T) {
 		t.Errorf("got %d stories, want one without a failure and two with: %+v", len(list), list)
 	}
 }
+
+// First PSNs that do not fit: the sender's explanation and the receiver's both name
+// rq_psn.
+func TestExplainFirstPSN(t *testing.T) {
+	a, b := start(t, nil).open(t, shape{}), start(t, nil).open(t, shape{})
+	a.connectTo(b.peer(), verbs.RCConfig{RetryCnt: 1, Timeout: 8})
+	peer := a.peer()
+	peer.PSN -= 100
+	b.connectTo(peer, verbs.RCConfig{})
+	b.recv(2, 0, 64)
+	a.post(verbs.SendWR{WRID: 1, Opcode: verbs.WRSend, Flags: verbs.SendSignaled, SGList: []verbs.SGE{a.mr.SGE(0, 8)}})
+	a.status(1, verbs.WCRetryExcErr)
+	a.says(fmt.Sprintf("rq_psn of the peer and sq_psn = 0x%06x here", uint32(a.psn)), "none acknowledged anything")
+	b.says("Nothing has failed", fmt.Sprintf("rq_psn = 0x%06x: the peer's packets have other numbers (0x%06x)", uint32(a.psn)-100, uint32(a.psn)))
+}
+
+// What was flushed is explained by what failed before it.
+func TestExplainFlush(t *testing.T) {
+	a, b := pair(t, shape{}, verbs.RCConfig{}, nil)
+	bad := a.write(b, 0, 0, 512)
+	bad.WRID, bad.RKey = 1, bad.RKey^0x55
+	good := a.write(b, 0, 0, 8)
+	good.WRID = 2
+	a.post(bad, good)
+	a.status(1, verbs.WCRemAccessErr)
+	a.status(2, verbs.WCWRFlushErr)
+	a.says("status 10, IBV_WC_REM_ACCESS_ERR", "RDMA_WRITE of 512 bytes")
+	if got := a.printed([]inspect.Explanation{inspect.ExplainStatus(verbs.WCWRFlushErr)}); !strings.Contains(got, "first completion") {
+		t.Errorf("status 5: got\n%s", got)
+	}
+}
+
+// Datagrams that the receiver drops are seen in its explanation.
+func TestExplainDroppedDatagrams(t *testing.T) {
+	a, b := start(t, nil).open(t, shape{typ: verbs.UD}), start(t, nil).open(t, shape{typ: verbs.UD})
+	for _, p := range []*program{a, b} {
+		must(t, p.qp.Modify(&verbs.QPAttr{State: qpstate.Init, PortNum: 1, QKey: 0x11}, qpstate.MaskState|qpstate.MaskPort|qpstate.MaskPKeyIndex|qpstate.MaskQKey))
+		must(t, p.qp.Modify(&verbs.QPAttr{State: qpstate.RTR}, qpstate.MaskState))
+		must(t, p.qp.Modify(&verbs.QPAttr{State: qpstate.RTS}, qpstate.MaskState|qpstate.MaskSQPSN))
+	}
+	ah, err := a.pd.CreateAH(&verbs.AHAttr{IsGlobal: true, PortNum: 1, DGID: b.gid})
+	must(t, err)
+	send := func(id uint64, key verbs.QKey, n int) {
+		a.post(verbs.SendWR{
+			WRID: id, Opcode: verbs.WRSend, Flags: verbs.SendSignaled, AH: ah.Handle(), RemoteQPN: b.qp.Num(), RemoteQKey: key, SGList: []verbs.SGE{a.mr.SGE(0, n)},
+		})
+		a.status(id, verbs.WCSuccess)
+	}
+	send(1, 0x12, 8)
+	send(2, 0x11, 8) // no receive
+	b.recv(3, 0, 16)
+	send(3, 0x11, 8) // 40 bytes short
+	eventually(t, "all three arrived", func() bool { return strings.Contains(b.explained(), "drop_length") })
+	b.says("dropped, its Q_Key is not the queue pair's qkey (drop_qkey)", "dropped, no receive is posted (drop_no_recv)", "Nothing has failed")
+}

@@ -51,7 +51,7 @@ var statusTexts = [...]statusText{
 	RemAccessErr:     {"IBV_WC_REM_ACCESS_ERR", "The peer's memory refused the access: usually a wrong or deregistered rkey, an address outside its region, a right that the region was not registered with, or another protection domain."},
 	RemOpErr:         {"IBV_WC_REM_OP_ERR", "The peer could not finish the operation: usually a receive buffer of the peer whose lkey or range is wrong."},
 	RetryExcErr:      {"IBV_WC_RETRY_EXC_ERR", "The peer did not answer after every retry: usually a wrong address or queue pair number, a peer that is gone or not yet in RTR, a firewall on UDP port 4791, a path that drops packets of this size, or a timeout that is too short."},
-	RNRRetryExcErr:   {"IBV_WC_RNR_RETRY_EXC_ERR", "The peer had no receive posted in time: post receives before the peer sends, or raise rnr_retry (7 waits for ever) or the peer's min_rnr_timer."},
+	RNRRetryExcErr:   {"IBV_WC_RNR_RETRY_EXC_ERR", "The peer had no receive posted in time: post receives before the peer sends, or raise rnr_retry (7 waits for ever) or the peer's min_rnr_timer, whose 0 stands for the longest wait (655 ms)."},
 	LocRDDViolErr:    {"IBV_WC_LOC_RDD_VIOL_ERR", "A reliable datagram domain did not match: belongs to reliable datagrams, which softroce does not have."},
 	RemInvRDReqErr:   {"IBV_WC_REM_INV_RD_REQ_ERR", "The peer refused a reliable datagram: belongs to reliable datagrams, which softroce does not have."},
 	RemAbortErr:      {"IBV_WC_REM_ABORT_ERR", "The operation was aborted by the peer."},

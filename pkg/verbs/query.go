@@ -1,6 +1,11 @@
 package verbs
 
-import "github.com/softroce/softroce/internal/uapi"
+import (
+	"fmt"
+	"strings"
+
+	"github.com/softroce/softroce/internal/uapi"
+)
 
 // DeviceAttr are the device's limits and abilities (ibv_device_attr).
 type DeviceAttr = uapi.DeviceAttr
@@ -40,12 +45,19 @@ func (d *Device) QueryGID(index int) (GID, error) {
 	if err != nil {
 		return GID{}, err
 	}
+	var have []string
 	for _, e := range table {
 		if int(e.Index) == index {
 			return e.GID, nil
 		}
+		if len(have) < 8 {
+			have = append(have, fmt.Sprintf("%d (%v)", e.Index, e.GID.Addr()))
+		}
 	}
-	return GID{}, invalid("query GID", "index %d: the table has %d entries", index, len(table))
+	if len(have) == 0 {
+		have = []string{"none"}
+	}
+	return GID{}, invalid("query GID", "index %d: the GID table has no such entry, it has %s; softroce gids shows why an address is not in it", index, strings.Join(have, ", "))
 }
 
 // QueryPKey returns the partition key at an index (ibv_query_pkey). The table
