@@ -128,6 +128,11 @@ func usePage(t *testing.T, b *testbrowser.Browser, name string) {
 			t.Errorf("%s: a click on %q shows no %s: %q", name, s.Current, f, s.Fields)
 		}
 	}
+	var seen bool
+	b.Eval(`(() => { const r = document.querySelector("#fields dl").getBoundingClientRect(); return r.height > 0 && r.top < innerHeight && r.bottom > 0; })()`, &seen)
+	if !seen {
+		t.Errorf("%s: the headers are not on the screen", name)
+	}
 	first := s.Current
 	b.Key("ArrowDown")
 	if s = look(b); s.Current == first || !strings.HasPrefix(s.Focus, "row") {

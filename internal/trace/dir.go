@@ -228,24 +228,20 @@ func (m *machine) again(i int, pos int64, seen bool) {
 		return
 	}
 	m.burst = &burst{event: len(m.c.Events), last: pos}
-	switch m.trouble {
-	case KindRNR:
+	switch t := m.trouble; {
+	case t == KindRNR:
 		m.dir.RNRWait += p.At - m.troubleAt
 		e := m.event(KindResend, i, "sent again from PSN %v, %s after the RNR NAK", p.PSN, short(p.At-m.troubleAt))
 		e.For = p.At - m.troubleAt
-	case KindLost:
+	case t == KindLost:
 		if s := m.slots[pos]; s != nil && seen {
 			m.lose(s.packet)
 		}
 		m.event(KindResend, i, "sent again from PSN %v, %s after the NAK that asked for it", p.PSN, short(p.At-m.troubleAt))
-	case KindGap:
+	case t == KindGap:
 		m.event(KindResend, i, "asked again from PSN %v, as an answer is missing", p.PSN)
-	case "":
-		if waited < burstPause {
-			m.event(KindResend, i, "sent again from PSN %v; why cannot be seen", p.PSN)
-			break
-		}
-		fallthrough
+	case t == "" && waited < burstPause:
+		m.event(KindResend, i, "sent again from PSN %v; why cannot be seen", p.PSN)
 	default:
 		m.dir.Timeouts++
 		m.dir.Waited += waited

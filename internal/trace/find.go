@@ -120,7 +120,7 @@ func (f *finder) costs() {
 		f.add(Cost, KindGap, "%s of %s %s not in the capture: lost before the place where it was taken, or left out by the capture itself.", plural(d.Missing, "PSN", "PSNs"), f.asker, isAre(d.Missing))
 	}
 	if d.LostAns > 0 {
-		f.add(Cost, KindGap, "%s for %s %s not in the capture; %s asks for them again.", plural(d.LostAns, "READ response", "READ responses"), f.asker, isAre(d.LostAns), f.asker)
+		f.add(Cost, KindGap, "%s for %s %s not in the capture; %s asks for %s again.", plural(d.LostAns, "READ response", "READ responses"), f.asker, isAre(d.LostAns), f.asker, itThem(d.LostAns))
 	}
 }
 
@@ -143,26 +143,31 @@ func (c *Conn) common() (fs []Finding) {
 	dropped, bad, first, longest := make(map[string]int), 0, map[string]int{}, -1
 	var order []string
 	for i := range c.Events {
-		switch e := &c.Events[i]; e.Kind {
-		case KindDropped:
+		switch e := &c.Events[i]; {
+		case e.Kind == KindDropped:
 			_, why, _ := cutLast(e.Text, ": ")
 			if dropped[why] == 0 {
 				first[why] = i
 				order = append(order, why)
 			}
 			dropped[why]++
-		case KindBad:
+		case e.Kind == KindBad:
 			if bad++; bad == 1 {
 				first["bad"] = i
 			}
-		case KindStall:
+		case e.Kind == KindStall:
 			if longest < 0 || e.For > c.Events[longest].For {
 				longest = i
 			}
 		}
 	}
 	for _, why := range order {
-		fs = append(fs, Finding{Cost, fmt.Sprintf("%s dropped by the adapter itself: %s.", plural(dropped[why], "packet was", "packets were"), why), first[why]})
+		n := dropped[why]
+		if why == "impaired" {
+			fs = append(fs, Finding{Cost, fmt.Sprintf("%s dropped on purpose, by a rule that impairs the adapter (softroce impair show).", plural(n, "packet was", "packets were")), first[why]})
+			continue
+		}
+		fs = append(fs, Finding{Cost, fmt.Sprintf("%s dropped by the adapter itself: %s.", plural(n, "packet was", "packets were"), why), first[why]})
 	}
 	if bad > 0 {
 		fs = append(fs, Finding{Cost, fmt.Sprintf("%s malformed or with a wrong ICRC.", plural(bad, "packet is", "packets are")), first["bad"]})

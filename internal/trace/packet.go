@@ -3,7 +3,7 @@ package trace
 import (
 	"errors"
 	"fmt"
-	"hash/maphash"
+	"hash/fnv"
 	"io"
 	"net/netip"
 	"slices"
@@ -98,7 +98,7 @@ func Read(r io.Reader, o Options) (*Trace, error) {
 		o.Max = DefaultMax
 	}
 	t := &Trace{}
-	g := gatherer{t: t, o: &o, twins: make(map[uint64]int), seed: maphash.MakeSeed()}
+	g := gatherer{t: t, o: &o, twins: make(map[uint64]int)}
 	frames, err := capture.DecodeAll(r, g.add)
 	t.Frames = frames
 	if len(t.Packets) == 0 {
@@ -142,7 +142,6 @@ func (t *Trace) warn(format string, args ...any) {
 type gatherer struct {
 	t     *Trace
 	o     *Options
-	seed  maphash.Seed
 	twins map[uint64]int // packets that left, by their bytes: they may arrive in the same file
 	roce  bth.Packet
 	buf   []byte
@@ -187,8 +186,7 @@ func (g *gatherer) add(r capture.Record) {
 }
 
 func (g *gatherer) hash(r *capture.Record) uint64 {
-	var h maphash.Hash
-	h.SetSeed(g.seed)
+	h := fnv.New64a()
 	a, b := r.Src.Addr().As16(), r.Dst.Addr().As16()
 	for _, s := range [][]byte{a[:], b[:], r.Raw} {
 		_, _ = h.Write(s) // never fails

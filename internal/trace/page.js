@@ -50,7 +50,7 @@
   };
 
   // The plot. Its shapes are one path a kind, one mark a pixel: as many packets as one likes.
-  const M = { left: 64, right: 12, top: 10, bottom: 26 };
+  const M = { left: 64, right: 26, top: 10, bottom: 26, edge: 8 };
   let scale = null;
   const ticks = (lo, hi, n) => {
     const raw = Math.max((hi - lo) / n, 1e-9), p = 10 ** Math.floor(Math.log10(raw));
@@ -72,6 +72,7 @@
   const kindsOf = (i) => {
     const f = d.f[i], out = [];
     if (f & F.request) out.push(f & F.again ? "again" : "sent");
+    else if (f & F.dropped) out.length = 0; // it had no effect
     else if (f & F.rnr) out.push("rnr");
     else if (f & (F.seq | F.fatal)) out.push("nak");
     else if (f & F.data) out.push("data");
@@ -93,10 +94,10 @@
     if (lo > hi) { lo = 0; hi = 1; }
     const room = Math.max(1, (hi - lo) * 0.04);
     lo -= room; hi += room;
-    const X = (ns) => M.left + (ns - from) / (to - from) * (width - M.left - M.right);
+    const X = (ns) => M.left + M.edge + (ns - from) / (to - from) * (width - M.left - M.right - 2 * M.edge);
     const Y = (p) => height - M.bottom - (p - lo) / (hi - lo) * (height - M.top - M.bottom);
     scale = { X, Y, width, height, a, b };
-    const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "PSNs of requests and answers over time" });
+    const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", class: b - a < 400 ? "few" : "many", "aria-label": "PSNs of requests and answers over time" });
     const clip = svg("clipPath", { id: "clip" });
     clip.append(svg("rect", { x: M.left, y: 0, width: width - M.left - M.right, height: height - M.bottom }));
     root.append(clip);
@@ -175,7 +176,7 @@
     const r = $("plot").firstChild.getBoundingClientRect();
     return [(e.clientX - r.left) * scale.width / r.width, (e.clientY - r.top) * scale.height / r.height];
   };
-  const timeAt = (x) => from + (x - M.left) / (scale.width - M.left - M.right) * (to - from);
+  const timeAt = (x) => from + (x - M.left - M.edge) / (scale.width - M.left - M.right - 2 * M.edge) * (to - from);
   function span(a, b) {
     const lo = at[list[0]], hi = Math.max(at[list[list.length - 1]], lo + 1000);
     const w = Math.min(hi - lo, Math.max(1000, b - a));
@@ -312,7 +313,13 @@
       out.push(el("h3", {}, g), dl);
     }
     $("fields").replaceChildren(...out);
+    $("detail").classList.add("open");
   }
+
+  $("close").onclick = () => {
+    $("detail").classList.remove("open");
+    document.querySelector('#ladder .row[aria-current="true"]')?.focus();
+  };
 
   function events() {
     const c = d.Conns[conn];

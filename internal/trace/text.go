@@ -135,21 +135,16 @@ func (d *Dir) summary() string {
 		plural(d.Messages, "message", "messages") + ", " + plural(d.Sent, "packet", "packets") + ", " + bytesText(d.Bytes),
 	}
 	for _, n := range []struct {
-		n    int
-		text string
+		n         int
+		one, more string
 	}{
-		{d.Resent, "sent again"},
-		{d.Lost, "lost"},
-		{d.Missing, "not in the capture"},
-		{d.SeqNAKs, "sequence NAKs"},
-		{d.RNRs, "RNR NAKs"},
-		{d.Timeouts, "timeouts"},
-		{d.ReAnswers, "answers given again"},
-		{d.LostAns, "answers missing"},
-		{d.Open, "not answered at the end"},
+		{d.Resent, "sent again", "sent again"}, {d.Lost, "lost", "lost"}, {d.Missing, "not in the capture", "not in the capture"},
+		{d.SeqNAKs, "sequence NAK", "sequence NAKs"}, {d.RNRs, "RNR NAK", "RNR NAKs"}, {d.Timeouts, "timeout", "timeouts"},
+		{d.ReAnswers, "answer given again", "answers given again"}, {d.LostAns, "answer missing", "answers missing"},
+		{d.Open, "not answered at the end", "not answered at the end"},
 	} {
 		if n.n > 0 {
-			s = append(s, group(n.n)+" "+n.text)
+			s = append(s, plural(n.n, n.one, n.more))
 		}
 	}
 	if rtt, ok := d.RTT(); ok {

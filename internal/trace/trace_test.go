@@ -132,7 +132,7 @@ func TestStoriesOfRxe(t *testing.T) {
 		{"rc_loss_write", "sequence NAKs", "did not reach B"},
 		{"rc_rnr", "3 RNR NAKs", "had no receive posted"},
 		{"rc_retry_exceeded", "3 timeouts", "no answer: it was sent 4 times"},
-		{"rc_loss_read", "answers missing", "READ response"},
+		{"rc_loss_read", "1 answer missing", "READ response"},
 		{"rc_nak_bad_rkey_write", "", "remote access error"},
 		{"rc_psn_wrap", "4 messages, 7 packets, 4.93 KiB; round trip", ""},
 		{"ud_send", "", "Datagrams have no acknowledgements"},
@@ -450,7 +450,7 @@ func FuzzRead(f *testing.F) {
 			return
 		}
 		var out bytes.Buffer
-		if err := errors.Join(tr.Text(&out, TextOptions{Width: 80, Colour: true, All: true}), tr.HTML(&out)); err != nil {
+		if err := tr.Text(&out, TextOptions{Width: 80, Colour: true, All: true}); err != nil {
 			t.Error(err)
 		}
 	})
