@@ -483,8 +483,17 @@ func TestDeviceAndPort(t *testing.T) {
 	a := startAdapter(t, nil)
 	r := rawHello(t, a)
 	d := must[uapi.QueryDeviceReply](r, uapi.OpQueryDevice, nil).Attr
-	if d.PhysPortCount != 1 || d.AtomicCap != 1 || d.MaxQPWR < 256 || d.MaxSRQ == 0 || d.MaxAH == 0 || d.MaxMcastGroup == 0 || d.NodeGUID == 0 {
+	if d.PhysPortCount != 1 || d.AtomicCap != 1 || d.MaxQPWR < 256 || d.MaxSRQ == 0 || d.MaxAH == 0 || d.NodeGUID == 0 {
 		t.Errorf("device %+v", d)
+	}
+	tun := (&Adapter{cfg: Config{Backend: BackendTUN, Limits: a.cfg.Limits}}).deviceAttr()
+	for _, c := range []struct {
+		attr uapi.DeviceAttr
+		tun  bool
+	}{{d, a.cfg.Backend == BackendTUN}, {tun, true}} { // 0: no multicast
+		if none := c.attr.MaxMcastGroup == 0 && c.attr.MaxMcastQPAttach == 0 && c.attr.MaxTotalMcastQPAttach == 0; none != c.tun {
+			t.Errorf("multicast: on TUN %v, device %+v", c.tun, c.attr)
+		}
 	}
 	// Bit by bit, as programs look at them: windows of type 1 and 2B, fast registration, SRQ resize; no 2A, no XRC.
 	if want := uint32(1<<1 | 1<<2 | 1<<7 | 1<<10 | 1<<11 | 1<<12 | 1<<13 | 1<<17 | 1<<21 | 1<<24); d.DeviceCapFlags != want {

@@ -65,6 +65,10 @@ func (a *Adapter) deviceAttr() uapi.DeviceAttr {
 	l := &a.cfg.Limits
 	q := &l.Program
 	rd := uint32(l.MaxRDAtomic)
+	groups, attached, total := uint32(maxMcastGroups), uint32(maxMcastAttached), clamp32(q.Mcast)
+	if a.cfg.Backend == BackendTUN { // a host routes no multicast there
+		groups, attached, total = 0, 0, 0
+	}
 	return uapi.DeviceAttr{
 		FWVersion: fwVersion, NodeGUID: a.guid, SysImageGUID: a.guid,
 		MaxMRSize: min(q.RegisteredBytes, math.MaxInt64), PageSizeCap: pageSizeCap,
@@ -74,7 +78,7 @@ func (a *Adapter) deviceAttr() uapi.DeviceAttr {
 		MaxQPRDAtomic: rd, MaxQPInitRDAtomic: rd, MaxResRDAtomic: clamp32(q.QPs * uint64(rd)),
 		AtomicCap: atomicHCA, MaxInline: l.MaxInline, NumCompVectors: a.numCompVectors(),
 		MaxAH: clamp32(q.AHs), MaxSRQ: clamp32(q.SRQs), MaxSRQWR: l.MaxRecvWR, MaxSRQSGE: l.MaxSGE,
-		MaxMcastGroup: maxMcastGroups, MaxMcastQPAttach: maxMcastAttached, MaxTotalMcastQPAttach: clamp32(q.Mcast),
+		MaxMcastGroup: groups, MaxMcastQPAttach: attached, MaxTotalMcastQPAttach: total,
 		MaxPKeys: 1, LocalCAAckDelay: localCAAckDelay, PhysPortCount: 1,
 		ODPGeneral: odpSupport | odpImplicit, ODPRC: odpSend | odpRecv | odpWrite | odpRead | odpAtomic | odpSRQ,
 		ODPUC: odpSend | odpRecv | odpWrite | odpSRQ, ODPUD: odpSend | odpRecv | odpSRQ,

@@ -166,7 +166,7 @@ func (s *Session) hello(context.Context, *agent.Request) (*agent.Answer, error) 
 		return nil, err
 	}
 	h := &agent.Hello{
-		Version: agent.Version, Agent: Program, Device: s.dev.Name(), GIDs: []agent.GID{}, Features: s.features(),
+		Version: agent.Version, Agent: Program, Device: s.dev.Name(), GIDs: []agent.GID{}, Features: s.features(&at),
 		MaxRDAtomic: int(at.MaxQPRDAtomic), MaxSGE: int(at.MaxSGE), MaxInline: int(at.MaxInline),
 	}
 	for _, e := range table {
@@ -176,11 +176,14 @@ func (s *Session) hello(context.Context, *agent.Request) (*agent.Answer, error) 
 }
 
 // features are what the device has. An iova takes memory of the agent's own, which a daemon of another user may not reach.
-func (s *Session) features() []string {
+func (s *Session) features(at *verbs.DeviceAttr) []string {
 	all := []string{
 		agent.FeatureUC, agent.FeatureUD, agent.FeatureSRQ, agent.FeatureMW1, agent.FeatureMW2, agent.FeatureInv,
-		agent.FeatureZeroBased, agent.FeatureRereg, agent.FeatureMulticast, agent.FeatureQP1, agent.FeatureEvents,
+		agent.FeatureZeroBased, agent.FeatureRereg, agent.FeatureQP1, agent.FeatureEvents,
 		agent.FeatureCounters, agent.FeatureSQD, agent.FeatureEmptyRD,
+	}
+	if at.MaxMcastGroup > 0 {
+		all = append(all, agent.FeatureMulticast)
 	}
 	if pd, err := s.dev.AllocPD(); err == nil {
 		if mr, err := pd.RegMRIova(make([]byte, 4096), 1<<40, verbs.AccessLocalWrite); err == nil {
