@@ -293,8 +293,17 @@ func (w *worker) forgetDelayed(q *qp) {
 }
 
 // Impair puts rules in place, in the words of internal/impair: instead of those
-// there are, or, with add, behind them. It returns their numbers.
+// there are, or, with add, behind them. It returns their numbers, and every packet
+// of what is posted from then on passes them. Not to be called from a worker.
 func (a *Adapter) Impair(rules []impair.Rule, add bool) ([]int, error) {
+	ids, err := a.putRules(rules, add)
+	if err == nil {
+		a.quiesce() // a turn that has begun does not look again
+	}
+	return ids, err
+}
+
+func (a *Adapter) putRules(rules []impair.Rule, add bool) ([]int, error) {
 	m := &a.impair
 	m.mu.Lock()
 	defer m.mu.Unlock()

