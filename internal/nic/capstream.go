@@ -42,6 +42,7 @@ type capStream struct {
 	owner  *program
 	qpns   []uint32 // none: all
 	peer   netip.Addr
+	all    bool // root and the adapter's own user see all
 	queue  *capture.Queue
 	pipe   *os.File
 	done   chan struct{} // closed when the pipe is
@@ -64,12 +65,13 @@ func (c *capStream) wants(s *sighting) bool {
 	if len(c.qpns) > 0 && !slices.Contains(c.qpns, s.ownQPN()) {
 		return false
 	}
-	owner := uint32(overflowUID) // nobody's
-	if s.q != nil && s.q.prog != nil {
-		owner = s.q.prog.uid
-	}
-	visible, _ := sight(c.owner.uid, owner, uint32(os.Geteuid()))
-	return visible
+	return c.all || s.q != nil && s.q.prog != nil && s.q.prog.uid == c.owner.uid && c.owner.uid != overflowUID
+}
+
+// seesAll says whether a program sees the packets of all, also those of nobody.
+func (p *program) seesAll() bool {
+	all, _ := sight(p.uid, overflowUID, uint32(os.Geteuid()))
+	return all
 }
 
 // ownQPN is the number of the adapter's queue pair that a packet is of, or was
@@ -112,7 +114,7 @@ func (c *capStream) remove() {
 
 // startCapture begins a capture for the program.
 func (p *program) startCapture(m *uapi.StartCaptureRequest) (reply, error) {
-	c := &capStream{owner: p, qpns: m.QPNs, done: make(chan struct{})}
+	c := &capStream{owner: p, all: p.seesAll(), qpns: m.QPNs, done: make(chan struct{})}
 	if !m.Peer.IsZero() {
 		c.peer = m.Peer.Addr()
 	}

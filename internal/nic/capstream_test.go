@@ -45,6 +45,7 @@ func TestWhoSeesPackets(t *testing.T) {
 			} else if out {
 				continue // somebody's always
 			}
+			c.c.all = c.c.owner.seesAll()
 			if got := c.c.wants(s); got != c.want {
 				t.Errorf("%s, sent %v: %v", c.name, out, got)
 			}

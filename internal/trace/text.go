@@ -138,9 +138,14 @@ func (d *Dir) summary() string {
 		n         int
 		one, more string
 	}{
-		{d.Resent, "sent again", "sent again"}, {d.Lost, "lost", "lost"}, {d.Missing, "not in the capture", "not in the capture"},
-		{d.SeqNAKs, "sequence NAK", "sequence NAKs"}, {d.RNRs, "RNR NAK", "RNR NAKs"}, {d.Timeouts, "timeout", "timeouts"},
-		{d.ReAnswers, "answer given again", "answers given again"}, {d.LostAns, "answer missing", "answers missing"},
+		{d.Resent, "sent again", "sent again"},
+		{d.Lost, "lost", "lost"},
+		{d.Missing, "not in the capture", "not in the capture"},
+		{d.SeqNAKs, "sequence NAK", "sequence NAKs"},
+		{d.RNRs, "RNR NAK", "RNR NAKs"},
+		{d.Timeouts, "timeout", "timeouts"},
+		{d.ReAnswers, "answer given again", "answers given again"},
+		{d.LostAns, "answer missing", "answers missing"},
 		{d.Open, "not answered at the end", "not answered at the end"},
 	} {
 		if n.n > 0 {
