@@ -231,9 +231,11 @@ func TestNotes(t *testing.T) {
 		x.put(1, bth.RCAcknowledge, 0x22, i, "qp 0x000011", byte(bth.AckNoCredit), 0, 0, 1)
 	}
 	x.put(1, bth.RCSendOnly, 0x33, 9, "qp 0x000044")
+	x.put(1, bth.RCSendOnly, 0x55, 9, "qp 0x000066") // two that are alike but for the comment
+	x.put(0, bth.RCSendOnly, 0x66, 9, "")
 	x.put(0, bth.RCSendOnly, 0x44, 9, "")
 	tr := x.read()
-	if len(tr.Packets) != 12 || len(tr.Conns) != 2 || tr.Conns[0].Ends[0].QPN != 0x22 || tr.Conns[1].Ends[0].QPN != 0x44 {
+	if len(tr.Packets) != 14 || len(tr.Conns) != 3 || tr.Conns[2].Ends != [2]End{{hosts[1], 0x66, true}, {hosts[0], 0x55, true}} || tr.Conns[0].Ends[0].QPN != 0x22 || tr.Conns[1].Ends[0].QPN != 0x44 {
 		t.Fatalf("%d packets, %v", len(tr.Packets), tr.Conns)
 	}
 	p := tr.Packets[tr.Conns[0].packets[0]]
