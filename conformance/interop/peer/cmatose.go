@@ -118,10 +118,10 @@ func (m *matose) connect(ctx context.Context, server string) error {
 	if err := m.receive(ctx); err != nil {
 		return err
 	}
-	if err := m.send(ctx); err != nil {
+	if err := m.post(); err != nil {
 		return err
 	}
-	for i, e := range m.ends {
+	for i, e := range m.ends { // the server has all then, also what was flushed before its acknowledgement was read
 		select {
 		case <-e.conn.Done():
 		case <-ctx.Done():
@@ -172,6 +172,14 @@ func (m *matose) close() error {
 }
 
 func (m *matose) send(ctx context.Context) error {
+	if err := m.post(); err != nil {
+		return err
+	}
+	return m.await(ctx, 1)
+}
+
+// post posts the sends of every connection.
+func (m *matose) post() error {
 	for _, e := range m.ends {
 		for range m.count {
 			wr := verbs.SendWR{WRID: 1, Opcode: verbs.WRSend, Flags: verbs.SendSignaled, SGList: []verbs.SGE{e.mr.SGE(m.size, m.size)}}
@@ -180,7 +188,7 @@ func (m *matose) send(ctx context.Context) error {
 			}
 		}
 	}
-	return m.await(ctx, 1)
+	return nil
 }
 
 func (m *matose) receive(ctx context.Context) error { return m.await(ctx, 0) }
