@@ -224,7 +224,7 @@ func New(cfg Config) (*Adapter, error) {
 		return nil, err
 	}
 	a.startWatch()
-	a.logStart(gids)
+	a.logStart(a.gids.load()) // with what the watch found
 	return a, nil
 }
 

@@ -1,6 +1,7 @@
 package udp4791
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -92,19 +93,16 @@ func heldByHost(l local) bool {
 func (n *tunNet) attach() error {
 	multi := n.cfg.Workers > 1
 	first, err := openTUNLink(n.name, multi)
-	if err == unix.EINVAL && multi { //nolint:errorlint // an errno as it comes; a link made without multi_queue
-		multi = false
-		first, err = openTUNLink(n.name, false)
-	} else if err == unix.EINVAL { //nolint:errorlint // a link made with multi_queue
-		multi = true
-		first, err = openTUNLink(n.name, true)
+	if errors.Is(err, unix.EINVAL) { // a link that was made the other way
+		multi = !multi
+		first, err = openTUNLink(n.name, multi)
 	}
 	if err != nil {
 		return n.explain(err)
 	}
 	fds := []int{first}
 	for len(fds) < n.cfg.Workers && err == nil {
-		fd := -1
+		var fd int
 		if multi {
 			fd, err = openTUNLink(n.name, true)
 		} else {
@@ -167,15 +165,15 @@ func (n *tunNet) look() {
 
 func (n *tunNet) explain(err error) error {
 	e := &SocketError{Op: "open TUN link " + n.name, Addr: n.cfg.Addrs[0], Err: err}
-	switch err { //nolint:errorlint // an errno as it comes
-	case unix.EPERM, unix.EACCES:
+	switch {
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
 		e.Reason = "making a link needs CAP_NET_ADMIN, once: \"ip tuntap add dev " + n.name +
 			" mode tun multi_queue user USER\" as root makes one that USER's adapter opens without"
-	case unix.EBUSY:
+	case errors.Is(err, unix.EBUSY):
 		e.Reason = "another program has it open; one adapter needs one link"
-	case unix.EINVAL:
+	case errors.Is(err, unix.EINVAL):
 		e.Reason = "there is an interface of that name that is no TUN link, or the name is too long"
-	case unix.ENOENT, unix.ENODEV, unix.ENXIO:
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
 		e.Reason = "/dev/net/tun is not there; \"modprobe tun\", or give it to the container (--device /dev/net/tun)"
 	}
 	return e

@@ -28,7 +28,7 @@ func tunAddrs(n int, family string) []netip.Addr {
 var host4, host6 = netip.MustParseAddr("198.18.4.1"), netip.MustParseAddr("fd5c:4790::1")
 
 // tunHost moves the test to a network namespace that forwards.
-func tunHost(t testing.TB, family string) *testnet.Host {
+func tunHost(t testing.TB, family string) {
 	t.Helper()
 	h := testnet.One(t)
 	if family == "ipv6" && !h.Addr6.IsValid() {
@@ -45,7 +45,6 @@ func tunHost(t testing.TB, family string) *testnet.Host {
 	for _, name := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
 		_ = os.WriteFile("/proc/sys/net/"+name, []byte("1"), 0) // IPv6 may be missing
 	}
-	return h
 }
 
 // tunLink makes a link's host side: up, with a route to the addresses.
@@ -213,11 +212,12 @@ func TestTUNSeesPackets(t *testing.T) {
 // ping has the kernel send an echo request, and waits for the answer.
 func ping(t *testing.T, q Queue, dst netip.Addr) {
 	t.Helper()
-	family, proto, kind, sa := unix.AF_INET, unix.IPPROTO_ICMP, byte(echoRequest), unix.Sockaddr(&unix.SockaddrInet4{Addr: [4]byte{}})
+	family, proto, kind := unix.AF_INET, unix.IPPROTO_ICMP, byte(echoRequest)
+	var sa unix.Sockaddr = &unix.SockaddrInet6{Addr: dst.As16()}
 	if dst.Is4() {
 		sa = &unix.SockaddrInet4{Addr: dst.As4()}
 	} else {
-		family, proto, kind, sa = unix.AF_INET6, unix.IPPROTO_ICMPV6, echo6Request, &unix.SockaddrInet6{Addr: dst.As16()}
+		family, proto, kind = unix.AF_INET6, unix.IPPROTO_ICMPV6, echo6Request
 	}
 	fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, proto)
 	if err != nil {

@@ -194,7 +194,7 @@ func (q *tunQueue) echo(p []byte, ip *ipPacket) {
 	}
 	q.iov[0].Base = &p[0]
 	q.iov[0].SetLen(vnetLen + n + len(m))
-	writePacket(q.fd, q.iov[:1]) // one that is not answered was lost
+	_ = writePacket(q.fd, q.iov[:1]) // an answer that does not leave is lost
 	q.iov[0].Base = nil
 }
 
