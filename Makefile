@@ -155,7 +155,7 @@ conformance-report: ## the same, and one page of it and of committed results: bi
 	@status=0; for b in packet tun; do GO='$(GO)' conformance/run.sh -b $$b $(CONFORMANCEFLAGS) || status=1; done; \
 		GO='$(GO)' conformance/run.sh -r $(CONFORMANCEFLAGS) || status=1; exit $$status
 
-INTEROP_TUN = ^pingpong/(small|64k|mtu-4096|ipv6|uc|ud|srq|loss)/|^cm/rping/(defaults|4096|ipv6)/|^verbs/(send|write|read|atomic)
+INTEROP_TUN = ^pingpong/(small|64k|mtu-4096|ipv6|uc|ud|srq|loss)/|^beside/|^cm/rping/(defaults|4096|ipv6)/|^verbs/(send|write|read|atomic)
 
 interop: ## the lab: kernel rdma_rxe in a QEMU guest against softroce (root; installs Debian packages)
 	@if [ ! -x conformance/interop/run.sh ]; then echo "interop: conformance/interop/run.sh is not there" >&2; exit 1; fi

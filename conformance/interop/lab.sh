@@ -94,13 +94,15 @@ add_links() {
     innet ip link set br0 mtu "$MTU" up
 }
 
-# A link for softroce's own addresses, 10.77.1.2 and fd77:1::2, to which the namespace routes.
+# A link for softroce's own addresses, 10.77.1.2 and fd77:1::2, to which the namespace routes; 10.77.2.2 is that of a daemon
+# in the guest.
 add_tun() {
     innet ip tuntap add dev roce0 mode tun multi_queue &&
         innet ip link set roce0 mtu "$MTU" up &&
         innet ip addr add 10.77.1.1/24 dev roce0 &&
         innet ip addr add fd77:1::1/64 dev roce0 nodad &&
-        innet sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 &&
+        innet ip route add 10.77.2.0/24 via 10.77.0.11 dev br0 onlink &&
+        innet sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.br0.send_redirects=0 &&
         hop_rules | innet nft -f -
 }
 

@@ -68,6 +68,7 @@ func (l *lab) cases() []testCase {
 			})
 		}
 	}
+	cases = append(cases, l.besideCases()...)
 	cases = append(cases, l.cmCases()...)
 	for _, c := range slices.Concat(verbsCases, serviceCases) {
 		name := c.name
