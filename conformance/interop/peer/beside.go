@@ -16,6 +16,7 @@ import (
 // addresses. Kernel rxe takes only what comes by its own device, so what the two send each other goes out by it and comes
 // back: this side routes. The guest adds the hop that it takes, as this side does.
 const besideSetup = `
+modprobe tun
 ip tuntap add dev roce0 mode tun multi_queue && ip link set roce0 mtu 9000 up && ip addr add 10.77.2.1/24 dev roce0 || exit 1
 for s in net.ipv4.ip_forward=1 net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.eth0.send_redirects=0 net.ipv4.conf.all.accept_local=1; do
 	sysctl -qw $s || exit 1
