@@ -16,6 +16,14 @@
 // lower the MTU. A plain UDP socket does not show the identification of what
 // it receives: RecvMeta.IDKnown is false there.
 //
+// # Backends
+//
+// A Group of UDP sockets is one Net of three. BackendPacket receives by packet
+// sockets beside the group's, and BackendTUN sends and receives whole IP packets
+// on a TUN link, with addresses that the host does not have. Both show the
+// identification (RecvMeta.IDKnown) and what is wrong with a header
+// (RecvMeta.Fault). OpenNet opens any of them.
+//
 // # Multicast
 //
 // A multicast group has one receive socket, joined on the interfaces of the
