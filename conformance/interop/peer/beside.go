@@ -67,7 +67,8 @@ func (l *lab) besideCases() (cases []testCase) {
 					return err
 				}
 				out, status, err := l.guest.exec(ctx, pingpongLimit, fmt.Sprintf(
-					"(%s >/tmp/beside.log 2>&1 &); sleep 1; %s; rc=$?; echo --- server; cat /tmp/beside.log; exit $rc", r.server, r.client))
+					"(%s >/tmp/beside.log 2>&1 &); sleep 1; %s; rc=$?; "+
+						"for i in $(seq 100); do grep -q 'iters in' /tmp/beside.log && break; sleep 0.1; done; echo --- server; cat /tmp/beside.log; exit $rc", r.server, r.client))
 				log("%s", out)
 				if err == nil && (status != 0 || strings.Count(out, "20 iters in") != 2) {
 					err = fmt.Errorf("ended with %d: %s", status, lastLine(out))
