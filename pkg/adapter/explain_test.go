@@ -329,6 +329,7 @@ func TestExplainDroppedDatagrams(t *testing.T) {
 	}
 	send(1, 0x12, 8)
 	send(2, 0x11, 8) // no receive
+	eventually(t, "the second arrived", func() bool { return strings.Contains(b.explained(), "drop_no_recv") })
 	b.recv(3, 0, 16)
 	send(3, 0x11, 8) // 40 bytes short
 	eventually(t, "all three arrived", func() bool { return strings.Contains(b.explained(), "drop_length") })
