@@ -22,8 +22,12 @@ func TestImpairedDatagrams(t *testing.T) {
 			rule string
 			got  int // of the first datagram
 		}{
-			{"delay 1ms sent DATAGRAM", 1}, {"delay 1ms received DATAGRAM", 1}, {"duplicate sent DATAGRAM", 2},
-			{"duplicate received remote-qp %s", 2}, {"drop sent local-qp %s first 1", 0}, {"drop received remote-qp %s first 1", 0},
+			{"delay 1ms sent DATAGRAM", 1},
+			{"delay 1ms received DATAGRAM", 1},
+			{"duplicate sent DATAGRAM", 2},
+			{"duplicate received remote-qp %s", 2},
+			{"drop sent local-qp %s first 1", 0},
+			{"drop received remote-qp %s first 1", 0},
 			{"duplicate sent remote-qp 0x1", 1},
 		} {
 			name := "two/" + c.rule
