@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"regexp"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softroce/softroce/internal/testaddr"
+	"github.com/softroce/softroce/pkg/verbs"
 )
 
 // topOn is softroce top on a pseudo terminal, with all that it drew.
@@ -152,35 +154,37 @@ func TestTopOnce(t *testing.T) {
 // explain and gids of a daemon: a failure whose peer died, and the address
 // that it has.
 func TestExplainOfTheDaemon(t *testing.T) {
+	needsSharedMemory(t)
 	d := startDaemon(t, testaddr.Take(t, 1)[0], socketIn(t))
 	r := softroce(t, nil, "explain", "--last", "--socket", d.socket)
 	if r.code != 1 || !strings.Contains(r.stderr, "nothing to explain") {
 		t.Errorf("before a failure: status %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
-	begin := func(args ...string) (srv, cl *toolProcess) {
-		port := freePort(t)
-		args = append([]string{"pingpong"}, append(args, "-n", "1000000000", "-p", strconv.Itoa(port), "--socket", d.socket)...)
-		srv = tool(t, args...)
-		eventually(t, "the server listens", func() bool { return listening(t, port) || srv.ended() })
-		cl = tool(t, append(args, "127.0.0.1")...)
-		eventually(t, "both know one another", func() bool { return strings.Contains(cl.out.String(), "remote") })
-		return srv, cl
+	a, err := openEnd(d.socket, 1)
+	if err != nil {
+		t.Fatal(err)
 	}
-	srv, cl := begin()
-	eventually(t, "they play", func() bool {
-		r := softroce(t, nil, "stat", "--json", "--socket", d.socket, "rdma_recvs")
-		var c struct{ Counters map[string]float64 }
-		return json.Unmarshal([]byte(r.stdout), &c) == nil && c.Counters["rdma_recvs"] > 100
-	})
-	pid := cl.cmd.Process.Pid
-	_ = srv.cmd.Process.Kill() // the peer that dies
+	b, err := openEnd(d.socket, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(a.qp.ConnectRC(b.id, verbs.RCConfig{PSN: 1}), b.qp.ConnectRC(a.id, verbs.RCConfig{PSN: 2})); err != nil {
+		t.Fatal(err)
+	}
+	writeOnce(t, a, b, 0)
+	if err := b.qp.Destroy(); err != nil { // the peer that is gone
+		t.Fatal(err)
+	}
+	if _, err := a.qp.PostSend(verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendSignaled}); err != nil {
+		t.Fatal(err)
+	}
 	var last string
 	eventually(t, "the client's failure is explained", func() bool {
 		r = softroce(t, nil, "explain", "--last", "--socket", d.socket)
 		last = strings.Join(strings.Fields(r.stdout), " ")
 		return r.code == 0
 	})
-	for _, w := range []string{"IBV_WC_RETRY_EXC_ERR", "retry_cnt = 7, timeout = 14", "process " + strconv.Itoa(pid), "packets had come from the peer before"} {
+	for _, w := range []string{"IBV_WC_RETRY_EXC_ERR", "retry_cnt = 7, timeout = 14", "process " + strconv.Itoa(os.Getpid()), "packets had come from the peer before"} {
 		if !strings.Contains(last, w) {
 			t.Errorf("%q is not in\n%s", w, r.stdout)
 		}
