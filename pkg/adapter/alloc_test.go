@@ -177,8 +177,8 @@ func TestSteadyStateDoesNotAllocate(t *testing.T) {
 					m.run(t, rounds/4+1)
 					m.waits = 0
 					n := mallocs(func() { m.run(t, rounds) })
-					if n > noise+allocsPerWait*uint64(m.waits) {
-						// Once may be the watch over the network, which a new link wakes.
+					for tries := 0; n > noise+allocsPerWait*uint64(m.waits) && tries < 5; tries++ {
+						// It may be the watch over the network, which a new link wakes a few times.
 						m.waits = 0
 						n = mallocs(func() { m.run(t, rounds) })
 					}
