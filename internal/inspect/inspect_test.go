@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,18 +23,32 @@ type fake struct {
 	err      error
 	looks    int
 	onLook   func(look int)
+	mu       sync.Mutex // of err, for tests that set it while somebody looks
+}
+
+// die makes every look fail from now on.
+func (f *fake) die(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = err
+}
+
+func (f *fake) failure() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
 }
 
 func (f *fake) Name() string { return "softroce7" }
 
 func (f *fake) Resources(k verbs.ResourceKind) ([]verbs.Resource, error) {
 	f.look()
-	return slices.Clone(f.objects[k]), f.err
+	return slices.Clone(f.objects[k]), f.failure()
 }
 
 func (f *fake) Counters() ([]verbs.Counter, error) {
 	f.look()
-	return slices.Clone(f.counters), f.err
+	return slices.Clone(f.counters), f.failure()
 }
 
 func (f *fake) look() {

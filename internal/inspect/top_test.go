@@ -148,7 +148,7 @@ func TestTopRun(t *testing.T) {
 	for name, end := range map[string]func(keys chan byte, cancel func(), src *fake){
 		"quit":    func(keys chan byte, _ func(), _ *fake) { keys <- 'q' },
 		"signal":  func(_ chan byte, cancel func(), _ *fake) { cancel() },
-		"adapter": func(_ chan byte, _ func(), src *fake) { src.err = verbs.ErrDeviceDead },
+		"adapter": func(_ chan byte, _ func(), src *fake) { src.die(verbs.ErrDeviceDead) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
