@@ -81,10 +81,16 @@ func explain(socket string, asked inspect.Asked, last int) ([]inspect.Explanatio
 		return nil, err
 	}
 	defer dev.Close()
+	var list []inspect.Explanation
 	if last > 0 {
-		return inspect.ExplainLast(dev, last, os.Getpid())
+		list, err = inspect.ExplainLast(dev, last, os.Getpid())
+	} else {
+		list, err = inspect.ExplainQP(dev, asked.QPN)
 	}
-	return inspect.ExplainQP(dev, asked.QPN)
+	if rules, rulesErr := dev.ImpairRules(); rulesErr == nil {
+		inspect.Impaired(list, rules)
+	}
+	return list, err
 }
 
 func newGIDsCmd() *cobra.Command {

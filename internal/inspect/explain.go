@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -241,4 +242,23 @@ var verdictTexts = map[string]string{
 	"drop_waiting":      "dropped, it came behind a gap that the peer knows of; where that never ends, rq_psn is not the peer's sq_psn",
 	"drop_message":      "dropped with its message, of which a packet was lost",
 	"drop_access":       "dropped, a key, a range or a right does not allow it",
+}
+
+// Impaired puts the rules that harm packets of this adapter on purpose before all other causes of failures of queue pairs.
+func Impaired(list []Explanation, rules []verbs.ImpairRule) {
+	var causes []string
+	for _, r := range rules {
+		if r.Hit > 0 {
+			causes = append(causes, fmt.Sprintf("packets of this adapter are impaired on purpose: rule %d (%s) hit %d", r.ID, r.Rule, r.Hit))
+		}
+	}
+	if len(causes) == 0 {
+		return
+	}
+	for i := range list {
+		if e := &list[i]; e.Story != nil && e.Story.First.Status != 0 {
+			e.Cause = slices.Concat(causes, e.Cause)
+			e.Change = slices.Concat([]string{"see softroce impair show, and softroce impair clear"}, e.Change)
+		}
+	}
 }

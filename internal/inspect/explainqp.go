@@ -72,8 +72,8 @@ func noAnswer(e *Explanation, s *verbs.Story) {
 		e.change("compare dest_qp_num and dgid with what the peer says of itself, and rq_psn of the peer (this end's sq_psn)")
 		e.change("see that the peer is in RTR before this end sends, that it still runs, and that no firewall stops UDP port 4791")
 	case s.QP.SentMsgs == 0:
-		e.cause("rq_psn of the peer and sq_psn = 0x%06x here: %d packets came from there, but none acknowledged anything, as when the two differ", s.QP.SQPSN, t.Heard)
-		e.change("give the peer this end's sq_psn as its rq_psn; softroce explain 0x%06x there shows what it did with these packets", s.QP.PeerQPN)
+		e.cause("%d packets came from the peer, but none acknowledged anything: its acknowledgements are lost on the way, or its rq_psn is not the sq_psn = 0x%06x here", t.Heard, s.QP.SQPSN)
+		e.change("softroce explain 0x%06x at the peer shows what it did with these packets: duplicates mean that it took them, and its answers are lost; else give it this end's sq_psn as its rq_psn", s.QP.PeerQPN)
 	default:
 		e.cause("%d packets had come from the peer before: it went away, or the way to it broke, or timeout is shorter than its pauses", t.Heard)
 		e.change("see whether the peer's program and its queue pair still live (softroce explain 0x%06x there)", s.QP.PeerQPN)
