@@ -72,7 +72,7 @@ func (t target) run(per string, out io.Writer) bool {
 }
 
 func (t target) fuzz(per string) (text []byte, err error) {
-	return exec.Command("go", "test", "-run", "^$", "-fuzz", "^"+t.Name+"$", "-fuzztime", per, t.Package).CombinedOutput()
+	return exec.Command("go", "test", "-run", "^$", "-fuzz", "^"+t.Name+"$", "-fuzztime", per, "-fuzzminimizetime", "10x", t.Package).CombinedOutput()
 }
 
 // onlyLate says whether a failure is none of the target's: go test reports
