@@ -1,6 +1,10 @@
 package featuretest
 
-import "github.com/softroce/softroce/pkg/verbs"
+import (
+	"runtime"
+
+	"github.com/softroce/softroce/pkg/verbs"
+)
 
 const pageSize = 4096
 
@@ -141,6 +145,9 @@ func implicitCase(a, b *end) {
 	mr, err := b.pd.RegImplicit(allAccess &^ verbs.AccessMWBind)
 	needForeign(b, err)
 	buf := make([]byte, pageSize)
+	var pin runtime.Pinner // else it may lie on a stack that moves
+	pin.Pin(&buf[0])
+	defer pin.Unpin()
 	want := a.fill(0, 100, 1)
 	sge := mr.SGEOf(buf)
 	a.writeTo(mr.RKey(), sge.Addr+7, 100, verbs.WCSuccess)
