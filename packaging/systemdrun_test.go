@@ -27,7 +27,7 @@ else
 	mount -t cgroup -o none,name=systemd cgroup /sys/fs/cgroup/systemd
 fi
 mount -t tmpfs tmpfs /run
-for f in passwd group; do mount --bind "$UNITS/root/etc/$f" /etc/$f; done
+for f in passwd group; do mount --bind "$UNITS/sysroot/etc/$f" /etc/$f; done
 mount --bind "$UNITS" /etc/systemd
 for s in /lib/systemd/systemd /usr/lib/systemd/systemd; do
 	if [ -x $s ]; then exec env container=test $s --system --unit=try.target --show-status=no; fi
@@ -131,7 +131,7 @@ func bootable(t *testing.T) (dir string) {
 	write(t, filepath.Join(dir, "softroce.default"), "SOFTROCE_ARGS=\"--addr 127.0.0.1\"\n")
 	write(t, filepath.Join(dir, "out"), "")
 	for _, name := range []string{"passwd", "group"} {
-		write(t, filepath.Join(dir, "root/etc", name), read(t, "/etc/"+name))
+		write(t, filepath.Join(dir, "sysroot/etc", name), read(t, "/etc/"+name))
 	}
 	command(t, "cp", softroce, filepath.Join(dir, "softroce"))
 	if err := os.Chmod(filepath.Join(dir, "softroce"), 0o755); err != nil {
@@ -140,8 +140,8 @@ func bootable(t *testing.T) (dir string) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	command(t, "cp", "systemd/softroce.sysusers", filepath.Join(dir, "root/softroce.conf"))
-	command(t, "systemd-sysusers", "--root="+filepath.Join(dir, "root"), filepath.Join(dir, "root/softroce.conf"))
+	command(t, "cp", "systemd/softroce.sysusers", filepath.Join(dir, "sysroot/softroce.conf"))
+	command(t, "systemd-sysusers", "--root="+filepath.Join(dir, "sysroot"), filepath.Join(dir, "sysroot/softroce.conf"))
 	return dir
 }
 
