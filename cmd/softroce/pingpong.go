@@ -195,6 +195,9 @@ func printPingpong(w io.Writer, r *pingpong.Report) {
 	s := r.Elapsed.Seconds()
 	fmt.Fprintf(w, "%d bytes in %.2f seconds = %.2f Mbit/sec\n", r.Bytes(), s, r.MbitPerSec())
 	fmt.Fprintf(w, "%d iters in %.2f seconds = %.2f usec/iter\n", r.Iters, s, r.UsecPerIter())
+	if r.Unacknowledged > 0 {
+		fmt.Fprintln(w, "the peer was through, and left before it acknowledged the last message again")
+	}
 	for _, n := range r.BadPages {
 		fmt.Fprintf(w, "invalid data in page %d\n", n)
 	}
@@ -215,6 +218,7 @@ type pingpongJSON struct {
 	UsecPerIter float64        `json:"usec_per_iter"`
 	Checked     bool           `json:"checked"`
 	BadPages    []int          `json:"bad_pages"`
+	Unacked     int            `json:"unacknowledged"` // at the end, by a peer that was through and left
 }
 
 type endpointJSON struct {
@@ -239,6 +243,6 @@ func pingpongOf(r *pingpong.Report) pingpongJSON {
 	}
 	return pingpongJSON{
 		r.Service.String(), end(r.Local[0]), end(r.Remote[0]), others, r.Size, r.MTU, r.Iters, r.Bytes(), r.Elapsed,
-		r.MbitPerSec(), r.UsecPerIter(), r.Checked, append([]int{}, r.BadPages...),
+		r.MbitPerSec(), r.UsecPerIter(), r.Checked, append([]int{}, r.BadPages...), r.Unacknowledged,
 	}
 }

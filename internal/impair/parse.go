@@ -109,7 +109,7 @@ func (p *parser) action() (err error) {
 // optional reads a number that may be left out.
 func (p *parser) optional(what string, most int) (int, error) {
 	if len(p.words) == 0 || p.words[0][0] != '-' && (p.words[0][0] < '0' || p.words[0][0] > '9') || strings.HasSuffix(p.words[0], "%") ||
-		strings.HasPrefix(p.words[0], "0x") {
+		strings.HasPrefix(strings.ToLower(p.words[0]), "0x") {
 		return 0, nil
 	}
 	n, err := strconv.Atoi(p.next())

@@ -113,7 +113,7 @@ func TestParseRefuses(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"drop sent ACK nth 3", "drop 5% received seed 7", "delay 2ms..4ms sent to 192.0.2.1", "corrupt byte -1 sealed 1%",
-		"reorder 3 READ-RESPONSE qp 0x11 psn 5..3", "rate 10mbit from 2001:db8::/32", "partition 192.0.2.1 in 1s for 500ms", "duplicate 2 first first 3 every 2 #x",
+		"reorder 3 READ-RESPONSE qp 0x11 psn 5..3", "rate 10mbit from 2001:db8::/32", "partition 192.0.2.1 in 1s for 500ms", "duplicate 2 first first 3 every 2 #x", "reorder 0x3",
 	} {
 		f.Add(s)
 	}

@@ -27,6 +27,10 @@ type Report struct {
 	// BadPages are the numbers of the pages of the message whose data was
 	// wrong, as pages of this host.
 	BadPages []int
+	// Unacknowledged is how many messages at the end arrived, or had left for a peer that was through, but whose
+	// acknowledgement never came: rdma-core's programs take their queue pairs away at once, and one that was lost is not
+	// sent again.
+	Unacknowledged int
 }
 
 // Bytes is how much was moved both ways.
@@ -65,7 +69,7 @@ func Run(ctx context.Context, dev *verbs.Device, cfg Config) (*Report, error) {
 	}
 	w := newWatch(ctx, l, &cfg)
 	defer w.stop()
-	if rep.Elapsed, err = o.play(w); err != nil {
+	if rep.Elapsed, err = o.play(w, rep); err != nil {
 		return nil, fmt.Errorf("pingpong: %w", err)
 	}
 	if cfg.Check {
@@ -126,6 +130,7 @@ func meet(ctx context.Context, o *objects, us []Endpoint) (link, []Endpoint, err
 type score struct {
 	posted         int // receives that wait
 	sent, received int // messages, of all queue pairs
+	unacked        int // of those sent
 }
 
 // over says whether both directions have had n messages.
@@ -133,7 +138,7 @@ func (s *score) over(n int) bool { return s.received >= n && s.sent >= n }
 
 // play makes the exchanges: a queue pair's message is sent when the one before
 // it is through and one has come.
-func (o *objects) play(w *watch) (time.Duration, error) {
+func (o *objects) play(w *watch, rep *Report) (time.Duration, error) {
 	start := time.Now()
 	for i := range o.lines {
 		l := &o.lines[i]
@@ -162,11 +167,17 @@ func (o *objects) play(w *watch) (time.Duration, error) {
 		}
 		w.done.Store(int64(s.received))
 	}
+	rep.Unacknowledged = s.unacked
 	return time.Since(start), nil
 }
 
 // completed counts a completion and sends the next message when it is time.
 func (o *objects) completed(w *watch, wc *verbs.WC, s *score) error {
+	if o.farewell(w, wc, s) {
+		s.sent++
+		s.unacked++
+		return nil
+	}
 	if wc.Status != verbs.WCSuccess {
 		return o.failed(w, wc)
 	}
@@ -191,6 +202,19 @@ func (o *objects) completed(w *watch, wc *verbs.WC, s *score) error {
 		return o.send(l)
 	}
 	return nil
+}
+
+// farewell says whether a send failed for no more than the acknowledgement of the last message: all that was to come
+// is here, the answer to this message among it, or at the server the peer has hung up with nothing more to ask.
+func (o *objects) farewell(w *watch, wc *verbs.WC, s *score) bool {
+	if wc.Status != verbs.WCRetryExcErr || int(wc.WRID)&sendID == 0 || s.received < o.cfg.Iters {
+		return false
+	}
+	if o.cfg.Host == "" {
+		return w.gone()
+	}
+	l := o.line(wc.QPN)
+	return l != nil && l.pending&recvID == 0
 }
 
 // took looks at a message that came. Without slots it posts receives again when

@@ -311,6 +311,37 @@ func TestClientSeesADeadServer(t *testing.T) {
 	}
 }
 
+// An acknowledgement that is lost after the last exchange fails nobody: the answer says at the client that the message
+// arrived, and the server's peer is through.
+func TestLastAcknowledgementIsLost(t *testing.T) {
+	for side, name := range []string{"server", "client"} {
+		t.Run(name, func(t *testing.T) {
+			devs := devices(t, 2)
+			must := func(err error) {
+				t.Helper()
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			must(devs[side].Impair("drop received ACK"))
+			l := listen(t)
+			served := begin(t.Context(), devs[0], Config{Iters: 1, Listener: l})
+			asked := begin(t.Context(), devs[1], Config{Iters: 1, Host: "127.0.0.1", Port: port(l)})
+			for i, out := range []<-chan outcome{served, asked} {
+				o := <-out
+				must(o.err)
+				want := 0
+				if i == side {
+					want = 1
+				}
+				if o.rep.Unacknowledged != want {
+					t.Errorf("side %d: %d messages were not acknowledged, want %d", i, o.rep.Unacknowledged, want)
+				}
+			}
+		})
+	}
+}
+
 // Cancel ends the run wherever it is.
 func TestCancel(t *testing.T) {
 	devs := devices(t, 2)

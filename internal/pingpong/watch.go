@@ -96,10 +96,8 @@ func (w *watch) explain(err error) error {
 // that is not.
 func (w *watch) linger() {
 	stay := lingeringPeer
-	select {
-	case <-w.hungUp:
+	if w.gone() {
 		stay = lingering
-	default:
 	}
 	if c, ok := w.conn.(*net.TCPConn); ok {
 		_ = c.CloseWrite() // a peer that is gone needs no telling
@@ -114,6 +112,16 @@ func (w *watch) linger() {
 	case <-hungUp:
 	case <-t.C:
 	case <-w.ctx.Done():
+	}
+}
+
+// gone says whether the peer closed its TCP connection.
+func (w *watch) gone() bool {
+	select {
+	case <-w.hungUp:
+		return true
+	default:
+		return false
 	}
 }
 

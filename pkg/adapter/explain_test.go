@@ -291,7 +291,7 @@ func TestExplainFirstPSN(t *testing.T) {
 	b.recv(2, 0, 64)
 	a.post(verbs.SendWR{WRID: 1, Opcode: verbs.WRSend, Flags: verbs.SendSignaled, SGList: []verbs.SGE{a.mr.SGE(0, 8)}})
 	a.status(1, verbs.WCRetryExcErr)
-	a.says(fmt.Sprintf("rq_psn of the peer and sq_psn = 0x%06x here", uint32(a.psn)), "none acknowledged anything")
+	a.says(fmt.Sprintf("its rq_psn is not the sq_psn = 0x%06x here", uint32(a.psn)), "none acknowledged anything")
 	b.says("Nothing has failed", fmt.Sprintf("rq_psn = 0x%06x: the peer's packets have other numbers (0x%06x)", uint32(a.psn)-100, uint32(a.psn)))
 }
 
