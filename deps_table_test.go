@@ -109,7 +109,7 @@ var (
 	// coreTests is what the tests of pure packages may use: no socket, no clock.
 	coreTests = []string{"internal/simnet", "internal/scenario", "internal/capture", gopacket}
 	// edgeTests is what the tests of the other packages may use.
-	edgeTests = []string{"internal/simnet", "internal/capture", "internal/testaddr", "internal/testnet", "internal/testmatrix", "internal/featuretest", gopacket, netlink, netns}
+	edgeTests = []string{"internal/simnet", "internal/capture", "internal/testaddr", "internal/testnet", "internal/testmatrix", "internal/testdevices", "internal/featuretest", gopacket, netlink, netns}
 	// public is what a program outside of this module could import.
 	public = join(leaves, []string{"pkg/bth/bthlayer", "pkg/verbs", "pkg/rdmacm", "pkg/rdmanet", "pkg/adapter"})
 )
@@ -260,6 +260,10 @@ var rules = []rule{
 	{
 		path: "internal/testmatrix", is: "the cell of the matrix that a run of the tests is in, for tests", never: "anything a test is about",
 		may: []string{"pkg/udp4791", "internal/testnet"},
+	},
+	{
+		path: "internal/testdevices", is: "adapters inside a test's process, for tests", never: "anything a test is about",
+		may: []string{"pkg/adapter", "pkg/verbs", "internal/testaddr", "internal/testmatrix"},
 	},
 	{
 		path: "internal/testnet", is: "network namespaces and links that clean up after themselves, for tests", never: "anything a test is about",

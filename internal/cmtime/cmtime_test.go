@@ -6,43 +6,14 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/softroce/softroce/internal/testaddr"
-	"github.com/softroce/softroce/internal/testmatrix"
-	"github.com/softroce/softroce/pkg/adapter"
+	"github.com/softroce/softroce/internal/testdevices"
 	"github.com/softroce/softroce/pkg/rdmacm"
-	"github.com/softroce/softroce/pkg/verbs"
 )
-
-// devices starts n adapters and opens each.
-func devices(t *testing.T, n int) (devs []*verbs.Device, addrs []netip.Addr) {
-	t.Helper()
-	addrs = testaddr.Take(t, n)
-	for _, a := range addrs {
-		ad, err := adapter.Start(adapter.Config{
-			Addrs: []netip.Addr{a}, Workers: testmatrix.Workers(t, 1), Offload: testmatrix.Offload(t), Backend: testmatrix.Backend(t), TUN: testmatrix.TUN(t, []netip.Addr{a}),
-		})
-		if err != nil {
-			t.Fatalf("start an adapter on %v: %v", a, err)
-		}
-		t.Cleanup(func() {
-			if err := ad.Close(); err != nil {
-				t.Errorf("close the adapter: %v", err)
-			}
-		})
-		d, err := ad.Open()
-		if err != nil {
-			t.Fatalf("open the adapter on %v: %v", a, err)
-		}
-		t.Cleanup(func() { _ = d.Close() })
-		devs = append(devs, d)
-	}
-	return devs, addrs
-}
 
 // Every step is there once, of every connection, and the server sees them all
 // end.
 func TestSteps(t *testing.T) {
-	devs, addrs := devices(t, 2)
+	devs, addrs := testdevices.Open(t, 2)
 	const conns = 20
 	ready, ended := make(chan netip.AddrPort, 1), make(chan error, 1)
 	served := 0
@@ -88,7 +59,7 @@ func TestSteps(t *testing.T) {
 }
 
 func TestNobodyListens(t *testing.T) {
-	devs, addrs := devices(t, 2)
+	devs, addrs := testdevices.Open(t, 2)
 	_, err := Client(t.Context(), devs[1], Config{Addr: netip.AddrPortFrom(addrs[0], 0), Conns: 3})
 	var rej *rdmacm.RejectError
 	if !errors.As(err, &rej) || rej.Reason != rdmacm.RejectNoListener {

@@ -14,37 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/softroce/softroce/internal/testaddr"
-	"github.com/softroce/softroce/internal/testmatrix"
-	"github.com/softroce/softroce/pkg/adapter"
-	"github.com/softroce/softroce/pkg/verbs"
+	"github.com/softroce/softroce/internal/testdevices"
 )
-
-// devices starts two adapters and opens each.
-func devices(t *testing.T) (devs []*verbs.Device, server netip.Addr) {
-	t.Helper()
-	addrs := testaddr.Take(t, 2)
-	for _, a := range addrs {
-		ad, err := adapter.Start(adapter.Config{
-			Addrs: []netip.Addr{a}, Workers: testmatrix.Workers(t, 1), Offload: testmatrix.Offload(t), Backend: testmatrix.Backend(t), TUN: testmatrix.TUN(t, []netip.Addr{a}),
-		})
-		if err != nil {
-			t.Fatalf("start an adapter on %v: %v", a, err)
-		}
-		t.Cleanup(func() {
-			if err := ad.Close(); err != nil {
-				t.Errorf("close the adapter: %v", err)
-			}
-		})
-		d, err := ad.Open()
-		if err != nil {
-			t.Fatalf("open the adapter on %v: %v", a, err)
-		}
-		t.Cleanup(func() { _ = d.Close() })
-		devs = append(devs, d)
-	}
-	return devs, addrs[0]
-}
 
 type outcome struct {
 	rep Report
@@ -54,7 +25,8 @@ type outcome struct {
 // run starts a server and a client.
 func run(ctx, cctx context.Context, t *testing.T, s, c Config) (server, client <-chan outcome) {
 	t.Helper()
-	devs, addr := devices(t)
+	devs, addrs := testdevices.Open(t, 2)
+	addr := addrs[0]
 	at, sout, cout := make(chan net.Addr, 1), make(chan outcome, 1), make(chan outcome, 1)
 	s.Listening = func(a net.Addr) { at <- a }
 	go func() {
@@ -202,7 +174,8 @@ func TestOutputAndInputThatFail(t *testing.T) {
 
 // Nobody there is an error that says where; a wait that is stopped ends.
 func TestNobodyThere(t *testing.T) {
-	devs, addr := devices(t)
+	devs, addrs := testdevices.Open(t, 2)
+	addr := addrs[0]
 	cfg := Config{In: strings.NewReader(""), Out: io.Discard, Wait: time.Minute}
 	at := netip.AddrPortFrom(addr, 9).String()
 	if _, err := Client(t.Context(), devs[1], at, cfg); err == nil || !strings.Contains(err.Error(), at) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/softroce/softroce/internal/testdevices"
 	"github.com/softroce/softroce/pkg/rdmanet"
 	"github.com/softroce/softroce/pkg/verbs"
 )
@@ -29,7 +30,7 @@ func listenCM(t *testing.T, d *verbs.Device) (l net.Listener, host string, port 
 
 // The connection manager connects the queue pairs, and nothing is left after a run.
 func TestByConnectionManager(t *testing.T) {
-	devs := devices(t, 2)
+	devs, _ := testdevices.Open(t, 2)
 	for name, p := range map[string]Params{
 		"write bandwidth, queue pairs": {Op: Write, Sizes: []int{1, 5000}, Iters: 100, QPs: 3},
 		"write latency":                {Op: Write, Latency: true, Sizes: []int{8}, Iters: 100},
@@ -70,7 +71,7 @@ func TestByConnectionManager(t *testing.T) {
 // What the connection manager chooses cannot be asked for, and nobody there is an
 // error.
 func TestConnectionManagerErrors(t *testing.T) {
-	devs := devices(t, 2)
+	devs, _ := testdevices.Open(t, 2)
 	_, host, port := listenCM(t, devs[0])
 	for name, c := range map[string]Config{
 		"MTU":                {Host: host, Params: Params{Op: Write, MTU: 1}},

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/softroce/softroce/internal/testdevices"
 	"github.com/softroce/softroce/pkg/verbs"
 )
 
@@ -147,7 +148,8 @@ func TestParamsRefused(t *testing.T) {
 
 // Strangers end the server with an error that says so.
 func TestServerMeetsStranger(t *testing.T) {
-	dev := devices(t, 1)[0]
+	devs, _ := testdevices.Open(t, 1)
+	dev := devs[0]
 	hello := func(set func(*message)) string {
 		p := goodParams()
 		m := message{

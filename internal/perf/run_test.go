@@ -4,42 +4,13 @@ import (
 	"context"
 	"errors"
 	"net"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/softroce/softroce/internal/testaddr"
-	"github.com/softroce/softroce/internal/testmatrix"
-	"github.com/softroce/softroce/pkg/adapter"
+	"github.com/softroce/softroce/internal/testdevices"
 	"github.com/softroce/softroce/pkg/verbs"
 )
-
-// devices starts n adapters and opens each.
-func devices(t *testing.T, n int) []*verbs.Device {
-	t.Helper()
-	var devs []*verbs.Device
-	for _, a := range testaddr.Take(t, n) {
-		ad, err := adapter.Start(adapter.Config{
-			Addrs: []netip.Addr{a}, Workers: testmatrix.Workers(t, 1), Offload: testmatrix.Offload(t), Backend: testmatrix.Backend(t), TUN: testmatrix.TUN(t, []netip.Addr{a}),
-		})
-		if err != nil {
-			t.Fatalf("start an adapter on %v: %v", a, err)
-		}
-		t.Cleanup(func() {
-			if err := ad.Close(); err != nil {
-				t.Errorf("close the adapter: %v", err)
-			}
-		})
-		d, err := ad.Open()
-		if err != nil {
-			t.Fatalf("open the adapter on %v: %v", a, err)
-		}
-		t.Cleanup(func() { _ = d.Close() })
-		devs = append(devs, d)
-	}
-	return devs
-}
 
 func listen(t *testing.T) net.Listener {
 	t.Helper()
@@ -74,7 +45,7 @@ func to(l net.Listener, cfg Config) Config {
 
 // Each test once, with its data checked.
 func TestAll(t *testing.T) {
-	devs := devices(t, 2)
+	devs, _ := testdevices.Open(t, 2)
 	for _, c := range []struct {
 		name   string
 		p      Params
@@ -155,7 +126,8 @@ func checkReport(t *testing.T, p *Params, rep *Report) {
 // The check of the data must be able to fail: one byte is changed in each
 // place that it looks at.
 func TestCheckSeesWrongData(t *testing.T) {
-	dev := devices(t, 1)[0]
+	devs, _ := testdevices.Open(t, 1)
+	dev := devs[0]
 	const size = 300
 	for _, c := range []struct {
 		name   string
@@ -223,7 +195,7 @@ func TestCheckSeesWrongData(t *testing.T) {
 // The death of one side ends the other, also where it polls memory and has
 // nothing in flight.
 func TestPeerDies(t *testing.T) {
-	devs := devices(t, 2)
+	devs, _ := testdevices.Open(t, 2)
 	for _, p := range []Params{
 		{Op: Write, Latency: true}, {Op: Send, Latency: true}, {Op: Read, Latency: true}, {Op: Send, Sizes: []int{100}}, {Op: Write},
 	} {
@@ -257,7 +229,7 @@ func TestPeerDies(t *testing.T) {
 
 // A client is told why the server will not have it.
 func TestRefusalReachesTheClient(t *testing.T) {
-	devs := devices(t, 2)
+	devs, _ := testdevices.Open(t, 2)
 	l := listen(t)
 	served := begin(t.Context(), devs[0], Config{Params: Params{Op: Write, Latency: true}, Listener: l})
 	_, err := Run(t.Context(), devs[1], to(l, Config{Params: Params{Op: Write}}))

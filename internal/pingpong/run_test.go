@@ -6,43 +6,15 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/softroce/softroce/internal/testaddr"
-	"github.com/softroce/softroce/internal/testmatrix"
-	"github.com/softroce/softroce/pkg/adapter"
+	"github.com/softroce/softroce/internal/testdevices"
 	"github.com/softroce/softroce/pkg/verbs"
 )
-
-// devices starts n adapters and opens each.
-func devices(t *testing.T, n int) []*verbs.Device {
-	t.Helper()
-	var devs []*verbs.Device
-	for _, a := range testaddr.Take(t, n) {
-		ad, err := adapter.Start(adapter.Config{
-			Addrs: []netip.Addr{a}, Workers: testmatrix.Workers(t, 1), Offload: testmatrix.Offload(t), Backend: testmatrix.Backend(t), TUN: testmatrix.TUN(t, []netip.Addr{a}),
-		})
-		if err != nil {
-			t.Fatalf("start an adapter on %v: %v", a, err)
-		}
-		t.Cleanup(func() {
-			if err := ad.Close(); err != nil {
-				t.Errorf("close the adapter: %v", err)
-			}
-		})
-		d, err := ad.Open()
-		if err != nil {
-			t.Fatalf("open the adapter on %v: %v", a, err)
-		}
-		t.Cleanup(func() { _ = d.Close() })
-		devs = append(devs, d)
-	}
-	return devs
-}
 
 func listen(t *testing.T) net.Listener {
 	t.Helper()
@@ -73,7 +45,7 @@ func begin(ctx context.Context, d *verbs.Device, cfg Config) <-chan outcome {
 func port(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
 
 func TestPingPong(t *testing.T) {
-	devs := devices(t, 2)
+	devs, _ := testdevices.Open(t, 2)
 	for _, c := range []Config{
 		{Service: UC, Iters: 50, Check: true},
 		{Service: UC, Iters: 20, Check: true, Size: 10001, MTU: 1, Events: true},
@@ -128,7 +100,7 @@ func TestPingPong(t *testing.T) {
 // Validation must see wrong data: a client without it does not prepare its
 // pages, as with ibv_rc_pingpong.
 func TestCheckSeesWrongData(t *testing.T) {
-	devs := devices(t, 2)
+	devs, _ := testdevices.Open(t, 2)
 	for service, size := range map[Service]int{RC: 3*4096 + 1, UC: 3*4096 + 1, UD: 500} {
 		t.Run(service.String(), func(t *testing.T) {
 			l := listen(t)
@@ -148,7 +120,7 @@ func TestCheckSeesWrongData(t *testing.T) {
 // The bytes on TCP are those of rdma-core's programs, in their order, and nothing
 // else; they hang up right after them, and the run goes on.
 func TestExchangeBytes(t *testing.T) {
-	devs := devices(t, 2)
+	devs, _ := testdevices.Open(t, 2)
 	for service, ends := range map[Service]int{RC: 1, UC: 1, UD: 1, SRQ: 256} {
 		t.Run(service.String(), func(t *testing.T) {
 			server, front := listen(t), listen(t)
@@ -217,7 +189,7 @@ var strangers = []struct {
 }
 
 func TestServerMeetsStranger(t *testing.T) {
-	devs := devices(t, 1)
+	devs, _ := testdevices.Open(t, 1)
 	for _, c := range strangers {
 		t.Run(c.name, func(t *testing.T) {
 			l := listen(t)
@@ -236,7 +208,7 @@ func TestServerMeetsStranger(t *testing.T) {
 }
 
 func TestClientMeetsStranger(t *testing.T) {
-	devs := devices(t, 1)
+	devs, _ := testdevices.Open(t, 1)
 	for _, c := range strangers {
 		t.Run(c.name, func(t *testing.T) {
 			l := listen(t)
@@ -261,7 +233,7 @@ func TestClientMeetsStranger(t *testing.T) {
 // A client that vanishes after the exchange leaves a server that waits for
 // packets: its patience ends that, and says what a lost packet does.
 func TestServerGivesUpADeadClient(t *testing.T) {
-	devs := devices(t, 1)
+	devs, _ := testdevices.Open(t, 1)
 	for service, lost := range map[Service]bool{RC: false, UC: true, UD: true, SRQ: false} {
 		t.Run(service.String(), func(t *testing.T) {
 			l := listen(t)
@@ -292,7 +264,7 @@ func TestServerGivesUpADeadClient(t *testing.T) {
 
 // A server that vanishes leaves a client whose message nobody acknowledges.
 func TestClientSeesADeadServer(t *testing.T) {
-	devs := devices(t, 1)
+	devs, _ := testdevices.Open(t, 1)
 	l := listen(t)
 	gone := testaddr.Take(t, 1)[0]
 	go func() {
@@ -316,7 +288,7 @@ func TestClientSeesADeadServer(t *testing.T) {
 func TestLastAcknowledgementIsLost(t *testing.T) {
 	for side, name := range []string{"server", "client"} {
 		t.Run(name, func(t *testing.T) {
-			devs := devices(t, 2)
+			devs, _ := testdevices.Open(t, 2)
 			must := func(err error) {
 				t.Helper()
 				if err != nil {
@@ -344,7 +316,7 @@ func TestLastAcknowledgementIsLost(t *testing.T) {
 
 // Cancel ends the run wherever it is.
 func TestCancel(t *testing.T) {
-	devs := devices(t, 2)
+	devs, _ := testdevices.Open(t, 2)
 	ctx, cancel := context.WithCancel(t.Context())
 	served := begin(ctx, devs[0], Config{Listener: listen(t)})
 	cancel()
@@ -378,7 +350,7 @@ func TestCancel(t *testing.T) {
 
 // Both sides need the same size; a larger message is told by its receiver.
 func TestSizesDiffer(t *testing.T) {
-	devs := devices(t, 2)
+	devs, _ := testdevices.Open(t, 2)
 	l := listen(t)
 	served := begin(t.Context(), devs[0], Config{Listener: l, Size: 200, Patience: time.Second})
 	_, err := Run(t.Context(), devs[1], Config{Host: "127.0.0.1", Port: port(l), Size: 100, Patience: time.Second})

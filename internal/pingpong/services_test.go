@@ -8,13 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/softroce/softroce/internal/testdevices"
 	"github.com/softroce/softroce/pkg/verbs"
 )
 
 // Validation is of what was received: a buffer to which nothing came is wrong, as
 // far as the message goes.
 func TestCheckSeesNothing(t *testing.T) {
-	devs := devices(t, 1)
+	devs, _ := testdevices.Open(t, 1)
 	for service, size := range map[Service]int{RC: 3*4096 + 1, UC: 3*4096 + 1, UD: 500, SRQ: 3*4096 + 1} {
 		cfg := Config{Service: service, Size: size, Check: true}.withDefaults()
 		o := &objects{cfg: &cfg, dev: devs[0]}
@@ -42,7 +43,7 @@ func TestCheckSeesNothing(t *testing.T) {
 // A datagram is one packet: what the port's MTU does not take is refused before
 // a peer hears of it.
 func TestDatagramTooLong(t *testing.T) {
-	devs := devices(t, 1)
+	devs, _ := testdevices.Open(t, 1)
 	port, err := devs[0].QueryPort(1)
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +57,7 @@ func TestDatagramTooLong(t *testing.T) {
 
 // Both sides need as many queue pairs; the server, who hears first, says so.
 func TestQueuePairsDiffer(t *testing.T) {
-	devs := devices(t, 2)
+	devs, _ := testdevices.Open(t, 2)
 	for _, c := range []struct{ server, client int }{{2, 3}, {3, 2}} {
 		l := listen(t)
 		served := begin(t.Context(), devs[0], Config{Service: SRQ, Listener: l, QPs: c.server, Patience: 300 * time.Millisecond})
@@ -73,7 +74,7 @@ func TestQueuePairsDiffer(t *testing.T) {
 
 // A datagram of somebody else who knows the Q_Key is no message of the run.
 func TestDatagramOfAStranger(t *testing.T) {
-	devs := devices(t, 3)
+	devs, _ := testdevices.Open(t, 3)
 	pd, err := devs[2].AllocPD()
 	if err != nil {
 		t.Fatal(err)

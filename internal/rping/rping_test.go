@@ -9,38 +9,10 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/softroce/softroce/internal/testaddr"
-	"github.com/softroce/softroce/internal/testmatrix"
-	"github.com/softroce/softroce/pkg/adapter"
+	"github.com/softroce/softroce/internal/testdevices"
 	"github.com/softroce/softroce/pkg/rdmacm"
 	"github.com/softroce/softroce/pkg/verbs"
 )
-
-// devices starts n adapters and opens each.
-func devices(t *testing.T, n int) (devs []*verbs.Device, addrs []netip.Addr) {
-	t.Helper()
-	addrs = testaddr.Take(t, n)
-	for _, a := range addrs {
-		ad, err := adapter.Start(adapter.Config{
-			Addrs: []netip.Addr{a}, Workers: testmatrix.Workers(t, 1), Offload: testmatrix.Offload(t), Backend: testmatrix.Backend(t), TUN: testmatrix.TUN(t, []netip.Addr{a}),
-		})
-		if err != nil {
-			t.Fatalf("start an adapter on %v: %v", a, err)
-		}
-		t.Cleanup(func() {
-			if err := ad.Close(); err != nil {
-				t.Errorf("close the adapter: %v", err)
-			}
-		})
-		d, err := ad.Open()
-		if err != nil {
-			t.Fatalf("open the adapter on %v: %v", a, err)
-		}
-		t.Cleanup(func() { _ = d.Close() })
-		devs = append(devs, d)
-	}
-	return devs, addrs
-}
 
 type outcome struct {
 	rep *Report
@@ -65,7 +37,7 @@ func server(ctx context.Context, t *testing.T, d *verbs.Device, cfg Config) <-ch
 }
 
 func TestPings(t *testing.T) {
-	devs, addrs := devices(t, 2)
+	devs, addrs := testdevices.Open(t, 2)
 	for _, c := range []Config{
 		{Count: 20, Check: true},
 		{Count: 3, Size: MinSize, Check: true},
@@ -137,7 +109,7 @@ func TestInfo(t *testing.T) {
 // A client with a larger buffer is an error at the server, not a write beyond
 // its own.
 func TestSizesDiffer(t *testing.T) {
-	devs, addrs := devices(t, 2)
+	devs, addrs := testdevices.Open(t, 2)
 	srv := server(t.Context(), t, devs[0], Config{Size: 100})
 	_, err := Client(t.Context(), devs[1], Config{Addr: netip.AddrPortFrom(addrs[0], 0), Size: 101, Count: 1})
 	if !errors.Is(err, errHungUp) {
@@ -149,7 +121,7 @@ func TestSizesDiffer(t *testing.T) {
 }
 
 func TestNobodyListens(t *testing.T) {
-	devs, addrs := devices(t, 2)
+	devs, addrs := testdevices.Open(t, 2)
 	_, err := Client(t.Context(), devs[1], Config{Addr: netip.AddrPortFrom(addrs[0], 0), Count: 1})
 	var rej *rdmacm.RejectError
 	if !errors.As(err, &rej) || rej.Reason != rdmacm.RejectNoListener {
@@ -159,7 +131,7 @@ func TestNobodyListens(t *testing.T) {
 
 // A server that is persistent serves several clients, one of which stays.
 func TestPersistent(t *testing.T) {
-	devs, addrs := devices(t, 2)
+	devs, addrs := testdevices.Open(t, 2)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	served := make(chan outcome, 3)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softroce/softroce/internal/testaddr"
+	"github.com/softroce/softroce/internal/testdevices"
 	"github.com/softroce/softroce/pkg/adapter"
 	"github.com/softroce/softroce/pkg/rdmacm"
 	"github.com/softroce/softroce/pkg/verbs"
@@ -35,22 +36,6 @@ func patience(t testing.TB) context.Context {
 	return ctx
 }
 
-// devices opens n adapters in this process, which meet over UDP.
-func devices(t testing.TB, n int) (devs []*verbs.Device, addrs []netip.Addr) {
-	t.Helper()
-	addrs = testaddr.Take(t, n)
-	for _, a := range addrs {
-		ad, err := adapter.Start(adapter.Config{Addrs: []netip.Addr{a}})
-		check(t, err)
-		t.Cleanup(func() { check(t, ad.Close()) })
-		d, err := ad.Open()
-		check(t, err)
-		t.Cleanup(func() { check(t, d.Close()) })
-		devs = append(devs, d)
-	}
-	return devs, addrs
-}
-
 // event takes the next event, acknowledges it, and tells its type.
 func event(t testing.TB, ch *rdmacm.EventChannel, want rdmacm.EventType) *rdmacm.Event {
 	t.Helper()
@@ -66,7 +51,7 @@ func event(t testing.TB, ch *rdmacm.EventChannel, want rdmacm.EventType) *rdmacm
 // Both sides by hand, in librdmacm's order, to the end of time-wait; data goes
 // both ways.
 func TestIdentifiers(t *testing.T) {
-	devs, addrs := devices(t, 2)
+	devs, addrs := testdevices.Open(t, 2)
 	cch, err := rdmacm.NewEventChannel(devs[0])
 	check(t, err)
 	sch, err := rdmacm.NewEventChannel(devs[1])
@@ -172,7 +157,7 @@ func one(t testing.TB, cq *verbs.CQ) verbs.WC {
 
 // A queue pair of the program's own, which it takes to RTS by InitQPAttr.
 func TestOwnQPConnects(t *testing.T) {
-	devs, addrs := devices(t, 2)
+	devs, addrs := testdevices.Open(t, 2)
 	l, err := rdmacm.Listen(devs[1], netip.AddrPortFrom(addrs[1], 0), nil)
 	check(t, err)
 	defer func() { check(t, l.Close()) }()
@@ -219,7 +204,7 @@ func TestOwnQPConnects(t *testing.T) {
 // Dial and Listen: private data both ways, refusals in words, contexts that end,
 // and the end of a connection on both sides.
 func TestDialAndListen(t *testing.T) {
-	devs, addrs := devices(t, 2)
+	devs, addrs := testdevices.Open(t, 2)
 	ctx := patience(t)
 	l, err := rdmacm.Listen(devs[1], netip.AddrPortFrom(addrs[1], 0), &rdmacm.ListenConfig{Backlog: 4})
 	check(t, err)
@@ -290,7 +275,7 @@ func TestDialAndListen(t *testing.T) {
 
 // The way to a datagram queue pair by address.
 func TestLookupUD(t *testing.T) {
-	devs, addrs := devices(t, 2)
+	devs, addrs := testdevices.Open(t, 2)
 	ctx := patience(t)
 	l, err := rdmacm.Listen(devs[1], netip.AddrPortFrom(addrs[1], 0), &rdmacm.ListenConfig{Space: rdmacm.PSUDP})
 	check(t, err)
@@ -339,7 +324,7 @@ func TestLookupUD(t *testing.T) {
 
 // An identifier moves to another channel between request and answer.
 func TestMigrateRequest(t *testing.T) {
-	devs, addrs := devices(t, 2)
+	devs, addrs := testdevices.Open(t, 2)
 	sch, err := rdmacm.NewEventChannel(devs[1])
 	check(t, err)
 	own, err := rdmacm.NewEventChannel(devs[1])
@@ -374,7 +359,7 @@ func TestMigrateRequest(t *testing.T) {
 
 // Handshakes that are given up at any point leave nothing.
 func TestGivenUp(t *testing.T) {
-	devs, addrs := devices(t, 2)
+	devs, addrs := testdevices.Open(t, 2)
 	l, err := rdmacm.Listen(devs[1], netip.AddrPortFrom(addrs[1], 0), nil)
 	check(t, err)
 	left := func() string {
@@ -482,7 +467,7 @@ func TestAdapterDies(t *testing.T) {
 
 // A datagram to a group reaches the queue pairs of all who joined, and only those.
 func TestMulticastGroup(t *testing.T) {
-	devs, addrs := devices(t, 2)
+	devs, addrs := testdevices.Open(t, 2)
 	group := netip.AddrFrom4([4]byte{239, 77, addrs[0].As4()[2], addrs[0].As4()[3]})
 	var ids []*rdmacm.ID
 	var to rdmacm.UDParam
