@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -28,8 +30,9 @@ what went wrong with it first, what was seen on the wire (retries, timeouts, NAK
 accepted), which attribute with which value it came of, and what to change. It works also for a queue pair that has not
 failed, and for one that is gone when its failure is among the last 64 of the adapter.
 
---last explains the last failure of any queue pair that you may see, --last=5 the last five: root and the daemon's own user
-those of every program, others those of their own.`,
+--last explains the last failure of any queue pair that you may see, --last=5 the last five, the newest first: root and the
+daemon's own user those of every program, others those of their own. It says so when the program is gone since, and names
+first the queue pairs that wait in vain right now, which have not failed yet.`,
 		Example: `  softroce explain 12
   softroce explain 0x00a1b2
   softroce explain --last
@@ -53,7 +56,7 @@ those of every program, others those of their own.`,
 					return &exitError{exitUsage, err}
 				}
 			}
-			list, err := explain(socket, asked, last)
+			list, err := explain(c.Context(), socket, asked, last)
 			if err != nil {
 				return err
 			}
@@ -68,7 +71,7 @@ those of every program, others those of their own.`,
 }
 
 // explain finds what was asked for; statuses and errnos need no daemon.
-func explain(socket string, asked inspect.Asked, last int) ([]inspect.Explanation, error) {
+func explain(ctx context.Context, socket string, asked inspect.Asked, last int) ([]inspect.Explanation, error) {
 	switch {
 	case asked.Status != nil:
 		return []inspect.Explanation{inspect.ExplainStatus(*asked.Status)}, nil
@@ -83,7 +86,7 @@ func explain(socket string, asked inspect.Asked, last int) ([]inspect.Explanatio
 	defer dev.Close()
 	var list []inspect.Explanation
 	if last > 0 {
-		list, err = inspect.ExplainLast(dev, last, os.Getpid())
+		list, err = explainLatest(ctx, dev, last)
 	} else {
 		list, err = inspect.ExplainQP(dev, asked.QPN)
 	}
@@ -91,6 +94,32 @@ func explain(socket string, asked inspect.Asked, last int) ([]inspect.Explanatio
 		inspect.Impaired(list, rules)
 	}
 	return list, err
+}
+
+// waitingLook is how long a queue pair is watched that may wait in vain; our own choice.
+const waitingLook = 200 * time.Millisecond
+
+// explainLatest explains the last failures, behind the queue pairs that wait in vain now.
+func explainLatest(ctx context.Context, dev *verbs.Device, last int) ([]inspect.Explanation, error) {
+	before, err := dev.Resources(verbs.ResourceQP)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(waitingLook):
+	}
+	now, err := dev.Resources(verbs.ResourceQP)
+	if err != nil {
+		return nil, err
+	}
+	waiting := inspect.Waiting(before, now, os.Getpid())
+	list, err := inspect.ExplainLast(dev, last, os.Getpid())
+	if errors.Is(err, inspect.ErrNothing) && len(waiting) > 0 {
+		err = nil
+	}
+	return append(waiting, list...), err
 }
 
 func newGIDsCmd() *cobra.Command {

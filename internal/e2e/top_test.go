@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
@@ -172,17 +173,23 @@ func TestExplainOfTheDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	writeOnce(t, a, b, 0)
-	if err := b.qp.Destroy(); err != nil { // the peer that is gone
+	if _, err := a.qp.PostSend(verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendSignaled}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.qp.PostSend(verbs.SendWR{Opcode: verbs.WRSend, Flags: verbs.SendSignaled}); err != nil {
+	// No receive is posted, and rnr_retry has no limit.
+	waits := fmt.Sprintf("Waiting right now: queue pair 0x%06x (RC, RTS)", uint32(a.qp.Num()))
+	eventually(t, "the client is named that waits", func() bool {
+		r = softroce(t, nil, "explain", "--last", "--socket", d.socket)
+		return r.code == 0 && strings.HasPrefix(strings.Join(strings.Fields(r.stdout), " "), waits)
+	})
+	if err := b.qp.Destroy(); err != nil { // the peer that is gone
 		t.Fatal(err)
 	}
 	var last string
 	eventually(t, "the client's failure is explained", func() bool {
 		r = softroce(t, nil, "explain", "--last", "--socket", d.socket)
 		last = strings.Join(strings.Fields(r.stdout), " ")
-		return r.code == 0
+		return r.code == 0 && !strings.HasPrefix(last, "Waiting right now:")
 	})
 	for _, w := range []string{"IBV_WC_RETRY_EXC_ERR", "retry_cnt = 7, timeout = 14", "process " + strconv.Itoa(os.Getpid()), "packets had come from the peer before"} {
 		if !strings.Contains(last, w) {

@@ -21,6 +21,7 @@ type Explainer interface {
 
 // Explanation is what went wrong, in words. What is not known is empty.
 type Explanation struct {
+	Heading string   `json:"heading,omitempty"` // what sets it apart from what happened just now
 	Subject string   `json:"subject"`
 	Status  *uint8   `json:"status"` // ibv_wc_status
 	Name    string   `json:"name,omitempty"`
@@ -72,12 +73,21 @@ func ExplainLast(src Explainer, n, self int) ([]Explanation, error) {
 	for i := range stories {
 		if len(out) < n && stories[i].QP.PID != self {
 			out = append(out, tell(&stories[i]))
+			out[len(out)-1].Heading = heading(&stories[i])
 		}
 	}
 	if len(out) == 0 {
 		return nil, fmt.Errorf("%w: no queue pair that you may see has failed since the adapter started", ErrNothing)
 	}
 	return out, nil
+}
+
+// heading says that a failure is of a program that is gone.
+func heading(s *verbs.Story) string {
+	if s.GoneNS == 0 {
+		return ""
+	}
+	return fmt.Sprintf("A program that is gone (it ended %s, its queue pair failed %s):", since(s.GoneNS), since(s.First.AgoNS))
 }
 
 // WriteExplanations writes explanations for people, or one JSON list.
@@ -102,7 +112,11 @@ func WriteExplanations(w io.Writer, list []Explanation, asJSON bool) error {
 const textWidth = 96
 
 func (e *Explanation) lines() []string {
-	out := []string{e.Subject}
+	var out []string
+	if e.Heading != "" {
+		out = append(out, e.Heading)
+	}
+	out = append(out, e.Subject)
 	if e.Status != nil {
 		out = append(out, fmt.Sprintf("status %d, %s", *e.Status, e.Name))
 	}
@@ -153,6 +167,17 @@ func (e *Explanation) seen(format string, args ...any) {
 	e.Seen = append(e.Seen, fmt.Sprintf(format, args...))
 }
 
+// count says a number with the word for it, whose plural ends on s, or on ies for y.
+func count(n uint64, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	if stem, ok := strings.CutSuffix(one, "y"); ok {
+		one = stem + "ie"
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}
+
 // since says how long ago something was.
 func since(ns uint64) string {
 	d := time.Duration(ns)
@@ -192,18 +217,24 @@ func subject(s *verbs.Story) string {
 // wire says what was seen on the wire.
 func (e *Explanation) wire(s *verbs.Story) {
 	r := &s.QP
-	e.seen("%d packets sent (%d of them again) and %d received; %d messages done, %d taken", r.SentPkts, r.Resent, r.RcvdPkts, r.SentMsgs, r.RcvdMsgs)
+	e.seen("%s sent (%d of them again) and %d received; %s done, %d taken", count(r.SentPkts, "packet"), r.Resent, r.RcvdPkts, count(r.SentMsgs, "message"), r.RcvdMsgs)
+	if r.Duplicates > 0 {
+		e.seen("%s received: this end had taken the requests before, and the peer did not see the answers", count(r.Duplicates, "duplicate"))
+	}
+	if r.OutOfSequence > 0 {
+		e.seen("%s received out of sequence: behind one that is missing", count(r.OutOfSequence, "packet"))
+	}
 	if r.Timeouts > 0 {
-		e.seen("the ACK timer expired %d times: timeout %d is %v", r.Timeouts, s.Attr.Timeout, bth.AckTimeout(s.Attr.Timeout))
+		e.seen("the ACK timer expired %s: timeout %d is %v", count(r.Timeouts, "time"), s.Attr.Timeout, bth.AckTimeout(s.Attr.Timeout))
 	}
 	if r.SeqNAKs > 0 {
-		e.seen("the peer asked for a lost packet %d times (NAK PSN sequence error)", r.SeqNAKs)
+		e.seen("the peer asked for a lost packet %s (NAK PSN sequence error)", count(r.SeqNAKs, "time"))
 	}
 	if r.RNRWaits > 0 {
-		e.seen("the peer had no receive posted %d times (RNR NAK), and asked to wait %v in all", r.RNRWaits, time.Duration(r.RNRWaitNS))
+		e.seen("the peer had no receive posted %s (RNR NAK), and asked to wait %v in all", count(r.RNRWaits, "time"), time.Duration(r.RNRWaitNS))
 	}
 	if r.SentRNRs > 0 {
-		e.seen("no receive was posted here %d times (RNR NAK sent)", r.SentRNRs)
+		e.seen("no receive was posted here %s (RNR NAK sent)", count(r.SentRNRs, "time"))
 	}
 	for _, n := range []struct {
 		what string
@@ -218,7 +249,7 @@ func (e *Explanation) wire(s *verbs.Story) {
 		if text == "" {
 			text = "not accepted"
 		}
-		e.seen("%d x %s of %d bytes, the last with PSN 0x%06x, %s: %s (%s)", o.Count, o.Opcode, o.Size, o.PSN, since(o.AgoNS), text, o.Verdict)
+		e.seen("%d x %s of %s, the last with PSN 0x%06x, %s: %s (%s)", o.Count, o.Opcode, count(uint64(o.Size), "byte"), o.PSN, since(o.AgoNS), text, o.Verdict)
 	}
 }
 
@@ -249,7 +280,7 @@ func Impaired(list []Explanation, rules []verbs.ImpairRule) {
 	var causes []string
 	for _, r := range rules {
 		if r.Hit > 0 {
-			causes = append(causes, fmt.Sprintf("packets of this adapter are impaired on purpose: rule %d (%s) hit %d", r.ID, r.Rule, r.Hit))
+			causes = append(causes, fmt.Sprintf("packets of this adapter are impaired on purpose: rule %d (%s) hit %s", r.ID, r.Rule, count(r.Hit, "packet")))
 		}
 	}
 	if len(causes) == 0 {

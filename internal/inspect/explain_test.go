@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -156,6 +157,45 @@ func TestExplanations(t *testing.T) {
 	}
 	if i := slices.IndexFunc(list[0].lines(), func(l string) bool { return len(l) > textWidth+8 }); i >= 0 {
 		t.Errorf("a long line: %q", list[0].lines()[i])
+	}
+}
+
+// A failure says that its program is gone, and when; one whose program lives does not.
+func TestOfAProgramThatIsGone(t *testing.T) {
+	old := verbs.Story{Past: true, GoneNS: 60e9, QP: verbs.Resource{Number: 0x11, Program: 1, PID: 7, Type: "RC", State: "ERR"}}
+	old.First = verbs.Trouble{Kind: "no_answer", Status: 12, Retries: 1, Heard: 1, AgoNS: 61e9}
+	now := old
+	now.GoneNS = 0
+	list, err := ExplainLast(stories{now, old}, 2, 0)
+	if err != nil || len(list) != 2 {
+		t.Fatalf("got %d explanations, %v", len(list), err)
+	}
+	if got := list[0].lines()[0]; !strings.HasPrefix(got, "queue pair 0x000011") {
+		t.Errorf("a program that is there: got %q", got)
+	}
+	if got := list[1].lines()[0]; got != "A program that is gone (it ended 1m0s ago, its queue pair failed 1m1s ago):" {
+		t.Errorf("a program that is gone: got %q", got)
+	}
+}
+
+// What was received twice or behind a gap is seen, and one of a thing is no plural.
+func TestSeenCounts(t *testing.T) {
+	s := &verbs.Story{QP: verbs.Resource{Number: 0x11, Type: "RC", State: "RTS", SentPkts: 1, SentMsgs: 1, RcvdPkts: 9, Duplicates: 7, OutOfSequence: 1, Timeouts: 1, SeqNAKs: 1, SentRNRs: 1, RNRWaits: 1}}
+	s.First = verbs.Trouble{Kind: "no_answer", Retries: 1, Heard: 1, Op: "SEND", Size: 1}
+	s.Odd = []verbs.OddPacket{{Verdict: "drop_stale", Opcode: "RC Acknowledge", Count: 1, Size: 1}}
+	e := tell(s)
+	got := strings.Join(e.lines(), "\n")
+	for _, want := range []string{
+		"1 packet sent (0 of them again) and 9 received; 1 message done, 0 taken", "7 duplicates received: this end had taken",
+		"1 packet received out of sequence", "expired 1 time:", "a lost packet 1 time (", "posted 1 time (RNR NAK), and", "posted here 1 time (",
+		"(SEND of 1 byte) after 1 retry;", "1 packet had come from the peer", "1 x RC Acknowledge of 1 byte,",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	if plural := regexp.MustCompile(`\b1 (packets|messages|times|bytes|duplicates|retries|requests)\b`).FindString(got); plural != "" {
+		t.Errorf("%q in\n%s", plural, got)
 	}
 }
 

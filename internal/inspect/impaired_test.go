@@ -16,7 +16,7 @@ func TestImpaired(t *testing.T) {
 	status := Explanation{Cause: []string{"the usual"}}
 	list := []Explanation{failed, whole, status}
 	Impaired(list, []verbs.ImpairRule{{ID: 1, Rule: "drop sent SEND", Matched: 20, Hit: 20}, {ID: 2, Rule: "drop 1%", Matched: 3}})
-	want := []string{"packets of this adapter are impaired on purpose: rule 1 (drop sent SEND) hit 20", "retry_cnt = 7"}
+	want := []string{"packets of this adapter are impaired on purpose: rule 1 (drop sent SEND) hit 20 packets", "retry_cnt = 7"}
 	if !slices.Equal(list[0].Cause, want) || len(list[0].Change) != 2 || !strings.Contains(list[0].Change[0], "softroce impair clear") {
 		t.Errorf("got %q, %q", list[0].Cause, list[0].Change)
 	}

@@ -1,5 +1,7 @@
 package nic
 
+import "time"
+
 // release ends everything a program holds, in the order that memory needs: keys
 // stop at once, then its queue pairs leave the workers, then every worker
 // passes a turn's boundary and has taken all loans, and only then memory is
@@ -33,6 +35,7 @@ func (p *program) release() {
 	p.releaseObjects()
 	p.releaseDescriptors()
 	p.account.close()
+	p.a.failures.leave(p.number, time.Now())
 	p.a.mu.Lock()
 	delete(p.a.programs, p)
 	p.a.mu.Unlock()

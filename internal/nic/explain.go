@@ -29,6 +29,7 @@ type failures struct {
 type failure struct {
 	number, uid uint32 // of the program
 	at          time.Time
+	gone        time.Time // when the program ended; zero: it has not
 	story       uapi.Story
 }
 
@@ -37,6 +38,17 @@ func (f *failures) add(one failure) {
 	defer f.mu.Unlock()
 	f.ring[f.n%keptFailures] = one
 	f.n++
+}
+
+// leave notes that a program is gone.
+func (f *failures) leave(number uint32, at time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range f.ring {
+		if one := &f.ring[i]; one.number == number && !one.at.IsZero() {
+			one.gone = at
+		}
+	}
 }
 
 // newest gives what is kept, the newest first.
@@ -74,7 +86,7 @@ func (w *worker) remember(q *qp) {
 	}}
 	q.list(&s.QP)
 	q.tell(&s, w.now)
-	w.a.failures.add(failure{q.prog.number, q.prog.uid, w.now, s})
+	w.a.failures.add(failure{number: q.prog.number, uid: q.prog.uid, at: w.now, story: s})
 }
 
 // kind is the queue pair's type.
@@ -150,6 +162,9 @@ func (p *program) explainQP(m *uapi.ExplainQPRequest) (reply, error) {
 			continue
 		}
 		s := aged(f.story, ago(now, f.at))
+		if !f.gone.IsZero() {
+			s.GoneNS = max(1, ago(now, f.gone))
+		}
 		if !keys {
 			hideKeys(&s)
 		}

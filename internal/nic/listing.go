@@ -254,6 +254,7 @@ func (q *qp) list(r *uapi.Resource) {
 	r.Timeouts, r.RNRWaits, r.SendQueued = s.Timeouts, s.RNRNAKsRcvd, q.engine.SendsWaiting()
 	r.SentMsgs, r.RcvdMsgs, r.SentPkts, r.RcvdPkts = s.SentMsgs, s.RcvdMsgs, s.SentPkts, s.RcvdPkts
 	r.SeqNAKs, r.SentNAKs, r.SentRNRs, r.RNRWaitNS = s.SeqNAKsRcvd, s.SeqNAKsSent, s.RNRNAKsSent, uint64(s.RNRWait)
+	r.Duplicates, r.OutOfSequence = s.Duplicates, s.OutOfSequence
 	if h := q.engine.History(); h != nil && h.First.Kind != transport.TroubleNone {
 		r.Faults, r.LastFault = h.Troubles, h.First.Kind.String()
 	}

@@ -37,7 +37,8 @@ func (m *ExplainQPReply) Decode(b []byte) error {
 // when it failed.
 type Story struct {
 	QP     Resource `json:"qp"`
-	Past   bool     `json:"past,omitempty"` // as it was when it failed
+	Past   bool     `json:"past,omitempty"`            // as it was when it failed
+	GoneNS uint64   `json:"program_gone_ns,omitempty"` // how long its program has been gone; 0: it is there
 	Attr   QPTuning `json:"attr"`
 	Faults uint32   `json:"faults,omitempty"` // how often something went wrong
 	First  Trouble  `json:"trouble,omitzero"`

@@ -59,6 +59,10 @@ type Resource struct {
 	SentNAKs  uint64 `json:"sent_seq_naks,omitempty"`
 	SentRNRs  uint64 `json:"sent_rnr_naks,omitempty"`
 	RNRWaitNS uint64 `json:"rnr_wait_ns,omitempty"` // time asked for in all
+	// Requests received that had been taken before, and packets that came behind a gap.
+	Duplicates    uint64 `json:"duplicate_pkts,omitempty"`
+	OutOfSequence uint64 `json:"out_of_sequence_pkts,omitempty"`
+
 	Faults    uint32 `json:"faults,omitempty"`
 	LastFault string `json:"last_fault,omitempty"` // kind of the first trouble
 

@@ -335,3 +335,36 @@ func TestExplainDroppedDatagrams(t *testing.T) {
 	eventually(t, "all three arrived", func() bool { return strings.Contains(b.explained(), "drop_length") })
 	b.says("dropped, its Q_Key is not the queue pair's qkey (drop_qkey)", "dropped, no receive is posted (drop_no_recv)", "Nothing has failed")
 }
+
+// The peer of a queue pair whose answers are lost says that it took the requests: it shows the duplicates.
+func TestExplainDuplicates(t *testing.T) {
+	a, b := pair(t, shape{}, verbs.RCConfig{RetryCnt: 2, Timeout: 8}, nil)
+	must(t, b.dev.Impair("drop sent ACK"))
+	b.recv(2, 0, 64)
+	a.post(verbs.SendWR{WRID: 1, Opcode: verbs.WRSend, Flags: verbs.SendSignaled, SGList: []verbs.SGE{a.mr.SGE(0, 8)}})
+	a.status(1, verbs.WCRetryExcErr)
+	eventually(t, "the peer got the last one", func() bool { return strings.Contains(b.explained(), "3 received") })
+	b.says("3 received; 0 messages done, 1 taken", "2 duplicates received: this end had taken the requests before")
+}
+
+// The last failure says so when its program is gone.
+func TestExplainLastOfTheGone(t *testing.T) {
+	h := start(t, nil)
+	a, b := h.open(t, shape{}), start(t, nil).open(t, shape{})
+	connect(a, b, verbs.RCConfig{})
+	wr := a.write(b, 0, 0, 512)
+	wr.WRID, wr.RKey = 1, wr.RKey^0x55
+	a.post(wr)
+	a.status(1, verbs.WCRemAccessErr)
+	other := h.open(t, shape{})
+	last := func() string {
+		list, err := inspect.ExplainLast(other.dev, 1, 0)
+		must(t, err)
+		return list[0].Heading
+	}
+	if got := last(); got != "" {
+		t.Errorf("while its program is there: %q", got)
+	}
+	must(t, a.dev.Close())
+	eventually(t, "the story is headed", func() bool { return strings.HasPrefix(last(), "A program that is gone (it ended ") })
+}

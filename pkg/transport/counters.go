@@ -42,5 +42,7 @@ type Stats struct {
 	RNRNAKsSent         uint64
 	SeqNAKsRcvd         uint64
 	SeqNAKsSent         uint64
+	Duplicates          uint64        // requests received that had been taken before
+	OutOfSequence       uint64        // packets received behind a gap
 	RNRWait             time.Duration // time asked for by RNR NAKs in all
 }

@@ -74,6 +74,7 @@ func (q *QP) tellNotReady() {
 // C9-105, C9-106): it is answered again, never refused, and changes nothing.
 func (q *QP) duplicate(psn bth.PSN, p *Packet) Verdict {
 	q.cfg.Counters.DuplicateRequest++
+	q.stats.Duplicates++
 	again := operations[p.Info.Op].again
 	if again == nil {
 		return DropDuplicate

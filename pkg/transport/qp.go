@@ -133,6 +133,9 @@ func (q *QP) HandlePacket(now time.Time, p *Packet) Verdict {
 	c.Verdicts[v]++
 	if v > Duplicate {
 		q.past().strange(now, v, p)
+		if v == OutOfSequence || v == DropWaiting {
+			q.stats.OutOfSequence++
+		}
 	}
 	return v
 }
