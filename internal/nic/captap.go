@@ -89,12 +89,12 @@ func verdictWords(v transport.Verdict) string {
 }
 
 // captureDrop writes a packet that no engine got.
-func (w *worker) captureDrop(t *taps, meta *udp4791.RecvMeta, buf []byte, why Drop) {
+func (w *worker) captureDrop(t *taps, meta *udp4791.RecvMeta, buf []byte, why string) {
 	var q *qp
 	if len(buf) >= bth.BTHLen {
 		q = w.byQPN[bth.BTH(buf).DestQP()]
 	}
-	w.write(t, w.received(q, meta, buf, &icrcVerdict{}, capture.DroppedBecause(why.String())))
+	w.write(t, w.received(q, meta, buf, &icrcVerdict{}, capture.DroppedBecause(why)))
 }
 
 // captureGroup writes a packet to a multicast group, for every user that has a

@@ -176,7 +176,7 @@ func (w *worker) accepted(q *qp) {
 func (w *worker) drop(meta *udp4791.RecvMeta, buf []byte, why Drop) {
 	w.stats.Drops[why]++
 	if tap := w.a.tap.Load(); tap != nil {
-		w.captureDrop(tap, meta, buf, why)
+		w.captureDrop(tap, meta, buf, why.String())
 	}
 }
 
@@ -185,7 +185,7 @@ func (w *worker) badICRC(meta *udp4791.RecvMeta, buf []byte, v *icrcVerdict) {
 	w.drop(meta, buf, DropICRC)
 	if n, ok := w.icrcLog.allow(w.now); ok {
 		w.a.log.Warn("bad ICRC, packet dropped", keySrc, meta.Src.String(), keyDst, meta.Dst.String(),
-			keyQPN, uint32(w.pkt.BTH().DestQP()), keyGot, v.got, keyWant, v.want, keyBytes, len(buf), keySuppressed, n)
+			keyQPN, w.pkt.BTH().DestQP().String(), keyGot, hex32(v.got), keyWant, hex32(v.want), keyBytes, len(buf), keySuppressed, n)
 	}
 }
 
@@ -224,7 +224,7 @@ func (w *worker) event(q *qp, ev transport.Event) {
 	q.warned |= bit
 	// A program makes queue pairs as fast as it likes.
 	if n, ok := w.noteLog.allowSome(w.now, logBurst); ok {
-		w.a.log.Warn(ev.Text(), keyQPN, uint32(q.qpn), keyPeer, q.path.Dst.String(), keyPID, q.prog.pid, keySuppressed, n)
+		w.a.log.Warn(ev.Text(), keyQPN, q.qpn.String(), keyPeer, q.path.Dst.String(), keyPID, q.prog.pid, keySuppressed, n)
 	}
 }
 

@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -107,7 +108,7 @@ func (w *worker) impairBatch() {
 		bytes := b.bytes(p)
 		v := w.judge(&impair.Packet{Sent: true, Peer: p.route.dst, Local: p.q.qpn, Remote: destQP(bytes), Bytes: bytes})
 		if v.Drop {
-			w.lostOut(p)
+			w.lostOut(p, v.Rule)
 			continue
 		}
 		v.Apply(bytes)
@@ -135,13 +136,16 @@ func destQP(b []byte) bth.QPN {
 
 // lostOut captures a packet that a rule dropped before it was sent: it left the
 // engine, and nobody else sees it again.
-func (w *worker) lostOut(p *outgoing) {
+func (w *worker) lostOut(p *outgoing, rule int) {
 	if tap := w.a.tap.Load(); tap != nil {
 		s := w.sending(p, w.batch.bytes(p))
-		s.note.Verdict = capture.DroppedBecause(DropImpaired.String())
+		s.note.Verdict = capture.DroppedBecause(impairedBy(rule))
 		w.write(tap, s)
 	}
 }
+
+// impairedBy is the reason in a capture's comment of a drop on purpose.
+func impairedBy(rule int) string { return fmt.Sprintf("%v by rule %d", DropImpaired, rule) }
 
 func (w *worker) delayOut(p *outgoing, bytes []byte, v *impair.Verdict) {
 	d := delayedOut{packet: *p, bytes: append([]byte(nil), bytes...)}
@@ -225,7 +229,8 @@ func (w *worker) remoteOf(buf []byte) bth.QPN {
 // impairIn carries out what was said of a packet that came.
 func (w *worker) impairIn(meta *udp4791.RecvMeta, buf []byte, v impair.Verdict) {
 	if v.Drop {
-		w.drop(meta, buf, DropImpaired)
+		w.stats.Drops[DropImpaired]++
+		w.captureImpaired(meta, buf, v.Rule)
 		return
 	}
 	v.Apply(buf)
@@ -241,6 +246,13 @@ func (w *worker) impairIn(meta *udp4791.RecvMeta, buf []byte, v impair.Verdict) 
 		w.accept(meta, buf, fromWire)
 		w.impaired.in.Passed(w.now, stream)
 		w.letGoIn()
+	}
+}
+
+// captureImpaired captures a packet that a rule dropped.
+func (w *worker) captureImpaired(meta *udp4791.RecvMeta, buf []byte, rule int) {
+	if tap := w.a.tap.Load(); tap != nil {
+		w.captureDrop(tap, meta, buf, impairedBy(rule))
 	}
 }
 
@@ -275,6 +287,7 @@ func (w *worker) carry(q *qp, buf []byte) {
 	meta := q.meta
 	out := w.judge(&impair.Packet{Sent: true, Peer: meta.Dst, Local: q.qpn, Remote: q.remote, Bytes: buf})
 	if out.Drop {
+		w.captureImpaired(&meta, buf, out.Rule)
 		return
 	}
 	out.Apply(buf)

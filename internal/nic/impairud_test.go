@@ -128,7 +128,7 @@ func TestImpairedIsCaptured(t *testing.T) {
 		if err := capture.Decode(&tape, func(r capture.Record) { notes = append(notes, r.Comment) }); err != nil && !errors.Is(err, io.EOF) {
 			t.Fatal(err)
 		}
-		if len(notes) != 1 || !strings.Contains(notes[0], "dropped: impaired") {
+		if len(notes) != 1 || !strings.Contains(notes[0], "dropped: impaired by rule 1") {
 			t.Errorf("%s: captured %q", dir, notes)
 		}
 	}

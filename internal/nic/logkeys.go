@@ -1,5 +1,7 @@
 package nic
 
+import "fmt"
+
 // Keys of log attributes.
 const (
 	keyActiveMTU  = "active_mtu"
@@ -32,3 +34,6 @@ const (
 	keyWorker     = "worker"
 	keyWorkers    = "workers"
 )
+
+// hex32 is a key or an ICRC as all else shows it.
+func hex32(v uint32) string { return fmt.Sprintf("0x%08x", v) }

@@ -2,6 +2,7 @@ package nic
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"time"
@@ -146,7 +147,7 @@ func (w *worker) fault(r any) {
 	w.pending.Store(1) // commands and lanes were left where they were
 	if n, ok := w.faultLog.allow(w.now); ok {
 		w.a.log.Warn("memory fault: the program's mapping is gone, its queue pairs are ended",
-			keyWorker, w.index, keyQPN, uint32(q.qpn), keyAddr, uint64(addr.Addr()), keyErr, err.Error(), keySuppressed, n)
+			keyWorker, w.index, keyQPN, q.qpn.String(), keyAddr, fmt.Sprintf("%#x", uint64(addr.Addr())), keyErr, err.Error(), keySuppressed, n)
 	}
 	q.prog.fault("memory fault")
 }
@@ -294,7 +295,7 @@ func (w *worker) badRing(q *qp, err error) {
 	q.sq.Skip()
 	q.engine.Fatal(w.now)
 	if n, ok := w.ringLog.allow(w.now); ok {
-		w.a.log.Warn("bad slot in a send queue, queue pair to ERR", keyQPN, uint32(q.qpn), keyPID, q.prog.pid, keyErr, err, keySuppressed, n)
+		w.a.log.Warn("bad slot in a send queue, queue pair to ERR", keyQPN, q.qpn.String(), keyPID, q.prog.pid, keyErr, err, keySuppressed, n)
 	}
 }
 

@@ -2,6 +2,7 @@ package trace
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/softroce/softroce/pkg/bth"
@@ -24,12 +25,13 @@ type Finding struct {
 	Event  int // in Conn.Events, the first that shows it; -1: none
 }
 
-// Findings say what went wrong, the worst first; one that is Fine when nothing did.
+// Findings say what went wrong: first what was done on purpose, then the worst first; one that is Fine when nothing did.
 func (c *Conn) Findings() []Finding {
-	var fs []Finding
+	fs := c.onPurpose()
+	purpose := len(fs) > 0
 	for _, w := range []Weight{Fail, Cost} {
 		for k := range c.Dirs {
-			f := finder{c: c, d: &c.Dirs[k], b: k == 1, asker: "A", other: "B"}
+			f := finder{c: c, d: &c.Dirs[k], b: k == 1, asker: "A", other: "B", purpose: purpose}
 			if k == 1 {
 				f.asker, f.other = "B", "A"
 			}
@@ -63,6 +65,7 @@ type finder struct {
 	d            *Dir
 	b            bool
 	asker, other string
+	purpose      bool // packets were dropped on purpose
 	found        []Finding
 }
 
@@ -94,7 +97,11 @@ func (f *finder) failures() {
 			break
 		}
 	}
-	if f.d.Tries > 1 {
+	switch {
+	case f.d.Tries < 2:
+	case f.purpose:
+		f.add(Fail, KindSilent, "A request of %s has no answer: it was sent %d times. If nothing came after the capture, it fails with \"retry exceeded\". Packets were dropped on purpose: take those rules away before you look for another reason.", f.asker, f.d.Tries)
+	default:
 		f.add(Fail, KindSilent, "A request of %s has no answer: it was sent %d times. If nothing came after the capture, it fails with \"retry exceeded\": the peer is gone, its queue pair is in error or reset, its number or address is a wrong one, or every packet of this size is lost (path MTU).", f.asker, f.d.Tries)
 	}
 }
@@ -138,6 +145,42 @@ func itThem(n int) string {
 	return "them"
 }
 
+// ruleOf reads from the reason of a drop whether it was on purpose, and by which rule where the adapter says it.
+func ruleOf(why string) (rule string, is bool) {
+	rest, is := strings.CutPrefix(why, "impaired")
+	if !is || rest == "" {
+		return "a rule", is
+	}
+	return strings.CutPrefix(rest, " by ")
+}
+
+// onPurpose are the findings about packets that rules dropped, one for each rule: whatever else is seen probably comes of them.
+func (c *Conn) onPurpose() (fs []Finding) {
+	n := make(map[string]int)
+	var order []string
+	first := make(map[string]int)
+	for i := range c.Events {
+		e := &c.Events[i]
+		if e.Kind != KindDropped {
+			continue
+		}
+		_, why, _ := cutLast(e.Text, ": ")
+		rule, is := ruleOf(why)
+		if !is {
+			continue
+		}
+		if n[rule]++; n[rule] == 1 {
+			first[rule] = i
+			order = append(order, rule)
+		}
+	}
+	for _, rule := range order {
+		fs = append(fs, Finding{Cost, fmt.Sprintf("%s dropped on purpose (%s of softroce impair show): what follows probably comes of that. softroce impair clear takes the rules away.",
+			plural(n[rule], "packet was", "packets were"), rule), first[rule]})
+	}
+	return fs
+}
+
 // common are the findings about both directions.
 func (c *Conn) common() (fs []Finding) {
 	dropped, bad, first, longest := make(map[string]int), 0, map[string]int{}, -1
@@ -146,6 +189,9 @@ func (c *Conn) common() (fs []Finding) {
 		switch e := &c.Events[i]; {
 		case e.Kind == KindDropped:
 			_, why, _ := cutLast(e.Text, ": ")
+			if _, is := ruleOf(why); is {
+				continue
+			}
 			if dropped[why] == 0 {
 				first[why] = i
 				order = append(order, why)
@@ -163,10 +209,6 @@ func (c *Conn) common() (fs []Finding) {
 	}
 	for _, why := range order {
 		n := dropped[why]
-		if why == "impaired" {
-			fs = append(fs, Finding{Cost, fmt.Sprintf("%s dropped on purpose, by a rule that impairs the adapter (softroce impair show).", plural(n, "packet was", "packets were")), first[why]})
-			continue
-		}
 		fs = append(fs, Finding{Cost, fmt.Sprintf("%s dropped by the adapter itself: %s.", plural(n, "packet was", "packets were"), why), first[why]})
 	}
 	if bad > 0 {

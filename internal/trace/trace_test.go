@@ -253,6 +253,32 @@ func TestNotes(t *testing.T) {
 	}
 }
 
+// What was dropped on purpose is found first, by its rule, and nothing else is guessed of.
+func TestOnPurpose(t *testing.T) {
+	for _, c := range []struct{ comment, want string }{
+		{"dropped: impaired by rule 2, qp 0x000022", "4 packets were dropped on purpose (rule 2 of softroce impair show)"},
+		{"dropped: impaired, qp 0x000022", "4 packets were dropped on purpose (a rule of softroce impair show)"},
+	} {
+		x := newTape(t)
+		for range 4 {
+			x.put(0, bth.RCSendOnly, 0x11, 1, c.comment)
+			x.now += 30 * time.Millisecond
+		}
+		fs := x.read().Conns[0].Findings()
+		if len(fs) < 2 || !strings.HasPrefix(fs[0].Text, c.want) || fs[0].Event < 0 {
+			t.Fatalf("got %+v, want %q first", fs, c.want)
+		}
+		for _, f := range fs[1:] {
+			if strings.Contains(f.Text, "path MTU") || strings.Contains(f.Text, "by the adapter itself") {
+				t.Errorf("guessed: %q", f.Text)
+			}
+		}
+		if fs[1].Weight != Fail || !strings.Contains(fs[1].Text, "has no answer") {
+			t.Errorf("the second is %+v", fs[1])
+		}
+	}
+}
+
 // The machine's verdict on small stories.
 func TestStories(t *testing.T) {
 	const q, back = 0x11, 0x22

@@ -49,7 +49,7 @@ func TestF7SlowRNRTimerIsVisible(t *testing.T) {
 	// A second time: counted, not said again.
 	a.post(verbs.SendWR{WRID: 3, Opcode: verbs.WRSend, Flags: verbs.SendSignaled, SGList: []verbs.SGE{a.mr.SGE(0, 100)}})
 	eventually(t, "the second RNR NAK arrives", func() bool { return x.stats(t, a.qp.Num()).Stats.RNRNAKsRcvd > 1 })
-	lines := x.log.lines("level=WARN", "timer code 0", "655.36ms", fmt.Sprint("qpn=", uint32(a.qp.Num())))
+	lines := x.log.lines("level=WARN", "timer code 0", "655.36ms", fmt.Sprintf("qpn=0x%06x ", uint32(a.qp.Num())))
 	if len(lines) != 1 {
 		t.Errorf("%d warnings name code and time, want 1; the log is\n%s", len(lines), x.log)
 	}
@@ -77,7 +77,7 @@ func TestF55BadICRCIsVisible(t *testing.T) {
 	raw.acked(100, ack)
 
 	lines := h.log.lines("bad ICRC", "src="+raw.addr.String()+":4791", "dst="+h.Addrs()[0].String(),
-		fmt.Sprint("qpn=", uint32(p.qp.Num())), fmt.Sprint("got=", wrong), fmt.Sprint("want=", right))
+		fmt.Sprintf("qpn=0x%06x ", uint32(p.qp.Num())), fmt.Sprintf("got=0x%08x ", wrong), fmt.Sprintf("want=0x%08x ", right))
 	all := len(h.log.lines("bad ICRC"))
 	// Which of the 300 fall into another second is up to the clock.
 	if len(lines) == 0 || len(lines) != all || all > times/10 {
