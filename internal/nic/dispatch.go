@@ -3,6 +3,7 @@ package nic
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"syscall"
 	"time"
@@ -176,6 +177,9 @@ func (a *Adapter) appendRefusal(out []byte, h uapi.Header, err error) []byte {
 	}, err.Error())
 }
 
+// errSilent is a connection that was closed before it said anything, as a probe of the socket's.
+var errSilent = errors.New("closed without a hello")
+
 // greet answers the program's hello and opens what a program has: doorbells,
 // async pipe, eventfds. An error was told to the program, if it could be.
 func (p *program) greet() error {
@@ -185,6 +189,9 @@ func (p *program) greet() error {
 	buf := make([]byte, maxRequest)
 	n, fds, err := p.conn.Recv(buf)
 	shm.CloseFDs(fds)
+	if errors.Is(err, io.EOF) || err != nil && p.exited.Load() {
+		return errSilent
+	}
 	if err != nil {
 		return fmt.Errorf("no hello: %w", err)
 	}

@@ -24,6 +24,7 @@ func (p *program) allocPD(*uapi.AllocPDRequest) (reply, error) {
 	}
 	h := p.pds.reserve()
 	p.pds.put(h, &pdObject{pd: p.a.newPD(), handle: h})
+	p.announce()
 	return reply{body: &uapi.HandleReply{Handle: h}}, nil
 }
 

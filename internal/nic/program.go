@@ -18,22 +18,24 @@ import (
 // are served one at a time by one goroutine; mu is for those who come from
 // elsewhere (a fault, a snapshot).
 type program struct {
-	a        *Adapter
-	conn     *shm.Conn
-	pid      int // as seen from here, 0 when not visible
-	uid      uint32
-	name     string // as it called itself
-	number   uint32 // of the adapter's programs, in the order of their coming
-	cred     shm.Cred
-	exited   atomic.Bool
-	pidfd    *shm.Pidfd       // nil when the process is not visible
-	process  *foreign.Process // whose memory foreign regions reach
-	account  *account
-	since    time.Time
-	async    *shm.RecordWriter
-	doorbell *shm.Segment
-	eventfds []*shm.Doorbell // by worker
-	links    []*programLink  // by worker
+	a      *Adapter
+	conn   *shm.Conn
+	pid    int // as seen from here, 0 when not visible
+	uid    uint32
+	name   string // as it called itself
+	number uint32 // of the adapter's programs, in the order of their coming
+	cred   shm.Cred
+	exited atomic.Bool
+	// announced says that its coming is in the log; of the goroutine that serves it.
+	announced bool
+	pidfd     *shm.Pidfd       // nil when the process is not visible
+	process   *foreign.Process // whose memory foreign regions reach
+	account   *account
+	since     time.Time
+	async     *shm.RecordWriter
+	doorbell  *shm.Segment
+	eventfds  []*shm.Doorbell // by worker
+	links     []*programLink  // by worker
 
 	faulting atomic.Bool // killQPs is on its way
 	faults   sync.WaitGroup

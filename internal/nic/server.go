@@ -96,17 +96,33 @@ func (a *Adapter) ServeConn(c *shm.Conn) {
 	defer p.release()
 	defer p.watch()()
 	if err := p.greet(); err != nil {
+		if errors.Is(err, errSilent) {
+			a.log.Debug("a connection that said nothing", keyAdapter, a.cfg.Name, keyPID, p.pid, keyErr, err)
+			return
+		}
 		a.logRefused("program refused", p.pid, err)
 		return
 	}
 	a.control.programs.Add(1)
-	if n, ok := a.allowLog(&a.comingLog); ok {
-		a.log.Info("program connected", keyAdapter, a.cfg.Name, keyPID, p.pid, keyUID, p.uid, keySuppressed, n)
-	}
+	a.log.Debug("connection", keyAdapter, a.cfg.Name, keyPID, p.pid, keyUID, p.uid)
 	why := p.serve()
 	a.control.deaths.Add(1)
-	if n, ok := a.allowLog(&a.goingLog); ok {
+	if !p.announced {
+		a.log.Debug("connection gone", keyAdapter, a.cfg.Name, keyPID, p.pid, keyUID, p.uid, keyWhy, why)
+	} else if n, ok := a.allowLog(&a.goingLog); ok {
 		a.log.Info("program gone", keyAdapter, a.cfg.Name, keyPID, p.pid, keyUID, p.uid, keyWhy, why, keySuppressed, n)
+	}
+}
+
+// announce logs a program that begins to use the adapter, with its first protection domain: tools that only look at it come and go
+// without a line.
+func (p *program) announce() {
+	if p.announced {
+		return
+	}
+	p.announced = true
+	if n, ok := p.a.allowLog(&p.a.comingLog); ok {
+		p.a.log.Info("program connected", keyAdapter, p.a.cfg.Name, keyPID, p.pid, keyUID, p.uid, keySuppressed, n)
 	}
 }
 
