@@ -130,9 +130,10 @@ func (f *captureFlags) run(ctx context.Context, stdout, stderr io.Writer) error 
 	}
 	defer dev.Close()
 	files := captureFiles{f: f, stdout: stdout}
-	split := capture.Split{Size: f.bytes, Count: f.count}
+	var written uint64 // the adapter may have sent more than was taken
+	split := capture.Split{Size: f.bytes, Count: f.count, OnPacket: func() { written++ }}
 	n, err := record(ctx, dev, f.options, f.seconds, func(r io.Reader) (bool, error) { return split.Copy(r, files.open) })
-	fmt.Fprintf(stderr, "%d packets written", n.Written)
+	fmt.Fprint(stderr, packets(written), " written")
 	if n.Lost > 0 {
 		fmt.Fprintf(stderr, ", %d lost because this end was too slow", n.Lost)
 	}
@@ -141,6 +142,14 @@ func (f *captureFlags) run(ctx context.Context, stdout, stderr io.Writer) error 
 		return fmt.Errorf("capture: %w", err)
 	}
 	return nil
+}
+
+// packets says a number of packets.
+func packets(n uint64) string {
+	if n == 1 {
+		return "1 packet"
+	}
+	return fmt.Sprintf("%d packets", n)
 }
 
 // record captures until ctx ends, the seconds are over (0: never) or take has

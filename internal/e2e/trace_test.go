@@ -46,6 +46,9 @@ func TestCaptureCommand(t *testing.T) {
 	if n := packetsIn(t, file); n != 40 {
 		t.Errorf("%d packets in the file, want 40", n)
 	}
+	if out := all.out.String(); !strings.Contains(out, "40 packets written") { // however many the adapter sent meanwhile
+		t.Errorf("of 40 packets it says %q", out)
+	}
 	files, err := filepath.Glob(filepath.Join(dir, "r.*.pcapng"))
 	if err != nil || len(files) != 2 || strings.HasSuffix(files[0], "r.1.pcapng") {
 		t.Errorf("the ring has %q, %v", files, err)
