@@ -33,13 +33,7 @@ type BusyError struct {
 
 // Error says which address, who holds it and what to do.
 func (e *BusyError) Error() string {
-	who := "a process that is not visible from here"
-	switch {
-	case e.PID != 0 && e.Command != "":
-		who = fmt.Sprintf("pid %d (%s)", e.PID, e.Command)
-	case e.PID != 0:
-		who = fmt.Sprintf("pid %d", e.PID)
-	}
+	who := processName(e.PID, e.Command)
 	head := fmt.Sprintf("udp4791: open %v: port %d is busy: ", e.Addr, Port)
 	switch {
 	case e.Adapter:
@@ -53,6 +47,17 @@ func (e *BusyError) Error() string {
 		return head + fmt.Sprintf("%s is bound to the wildcard %v; end it or use another network namespace", who, e.Bound)
 	}
 	return head + who + " is bound to it; end it or give the adapter another address"
+}
+
+// processName names a process for an error.
+func processName(pid int, command string) string {
+	switch {
+	case pid != 0 && command != "":
+		return fmt.Sprintf("pid %d (%s)", pid, command)
+	case pid != 0:
+		return fmt.Sprintf("pid %d", pid)
+	}
+	return "a process that is not visible from here"
 }
 
 // AddrError says that an address cannot be an adapter's.

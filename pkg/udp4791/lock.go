@@ -25,28 +25,63 @@ func lockName(l local) string {
 // descriptor is closed. The kernel drops the lock with the process, so it
 // cannot be stale. It fails with a *BusyError that names the holder.
 func takeLock(l local) (int, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return -1, &SocketError{Op: "lock socket", Addr: l.addr, Err: err}
-	}
 	name := lockName(l)
-	if err = unix.Bind(fd, &unix.SockaddrUnix{Name: name}); err == nil {
-		if err = unix.Listen(fd, lockBacklog); err == nil {
-			return fd, nil
-		}
-	}
-	unix.Close(fd)
-	if errors.Is(err, unix.EADDRINUSE) {
-		pid := lockHolder(name)
-		if pid == 0 {
-			pid = pidOfInode(unixInode(name))
-		}
+	fd, err := bindLock(name)
+	switch {
+	case err == nil:
+		return fd, nil
+	case errors.Is(err, unix.EADDRINUSE):
+		pid := holderOf(name)
 		return -1, &BusyError{Addr: l.addr, PID: pid, Command: commandOf(pid), Adapter: true}
 	}
 	return -1, &SocketError{
 		Op: "lock", Addr: l.addr, Err: err,
 		Reason: "the abstract Unix socket " + name + " cannot be bound",
 	}
+}
+
+// bindLock takes the lock of a name.
+func bindLock(name string) (int, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	if err = unix.Bind(fd, &unix.SockaddrUnix{Name: name}); err == nil {
+		err = unix.Listen(fd, lockBacklog)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// holderOf is the process that has a lock, 0 when it is not known.
+func holderOf(name string) int {
+	if pid := lockHolder(name); pid != 0 {
+		return pid
+	}
+	return pidOfInode(unixInode(name))
+}
+
+// linkBusy says that another adapter has a TUN link. It is EBUSY.
+type linkBusy struct{ who string }
+
+func (*linkBusy) Error() string { return unix.EBUSY.Error() }
+
+func (*linkBusy) Unwrap() error { return unix.EBUSY }
+
+// takeLinkLock makes this process the one that uses a TUN link of that name, as
+// takeLock does: the kernel lets several open one of many queues, and would give
+// each of them packets of the others.
+func takeLinkLock(link string) (int, error) {
+	name := "@softroce/tun/" + link
+	fd, err := bindLock(name)
+	if errors.Is(err, unix.EADDRINUSE) {
+		pid := holderOf(name)
+		return -1, &linkBusy{who: processName(pid, commandOf(pid))}
+	}
+	return fd, err
 }
 
 // lockHolder asks the kernel who listens on a lock: 0 when nobody does any

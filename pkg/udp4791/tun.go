@@ -65,6 +65,11 @@ func (n *tunNet) open() error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	fd, err := takeLinkLock(n.name)
+	if err != nil {
+		return n.explain(err)
+	}
+	n.locks = append(n.locks, fd)
 	n.created = linkIndex(n.name) == 0
 	if err := n.attach(); err != nil {
 		return err
@@ -169,8 +174,14 @@ func (n *tunNet) explain(err error) error {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
 		e.Reason = "making a link needs CAP_NET_ADMIN, once: \"ip tuntap add dev " + n.name +
 			" mode tun multi_queue user USER\" as root makes one that USER's adapter opens without"
+	case errors.Is(err, errPlainLink):
+		e.Reason = "another program has it open in another way; one adapter needs one link"
 	case errors.Is(err, unix.EBUSY):
 		e.Reason = "another program has it open; one adapter needs one link"
+		var b *linkBusy
+		if errors.As(err, &b) {
+			e.Reason = "another adapter of this network namespace uses it, " + b.who + "; one adapter needs one link"
+		}
 	case errors.Is(err, unix.EINVAL):
 		e.Reason = "there is an interface of that name that is no TUN link, or the name is too long"
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
@@ -306,8 +317,12 @@ const (
 	tunQueueLen = 4096
 )
 
+// errPlainLink says that a link's packets come without a header: somebody else has
+// it open, and opened it first.
+var errPlainLink = errors.New("its packets have no virtio-net header")
+
 // openTUNLink attaches a new descriptor to a link, which is made where there is
-// none. The error is an errno.
+// none. The error is an errno, or errPlainLink.
 func openTUNLink(name string, multi bool) (int, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -321,6 +336,14 @@ func openTUNLink(name string, multi bool) (int, error) {
 	if err == nil {
 		r.SetUint16(flags)
 		err = unix.IoctlIfreq(fd, unix.TUNSETIFF, r)
+	}
+	// The kernel does not take our flags where another descriptor is attached. "ip
+	// tuntap add" has one for a moment: the link's news comes before it is closed.
+	if err == nil {
+		err = unix.IoctlIfreq(fd, unix.TUNGETIFF, r)
+	}
+	if err == nil && r.Uint16()&(unix.IFF_VNET_HDR|unix.IFF_NO_PI) != unix.IFF_VNET_HDR|unix.IFF_NO_PI {
+		err = errPlainLink
 	}
 	if err != nil {
 		unix.Close(fd)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -351,4 +352,49 @@ func TestTUNDoesNotAllocate(t *testing.T) {
 	if got == 0 {
 		t.Error("nothing came")
 	}
+}
+
+// A link that another program has open without a header before each packet cannot be
+// used, and one whose descriptors are all ours has the header.
+func TestTUNLinkOfAnother(t *testing.T) {
+	tunHost(t, "ipv4")
+	other, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := unix.NewIfreq("tun1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_MULTI_QUEUE)
+	if err := unix.IoctlIfreq(other, unix.TUNSETIFF, r); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetInt(other, unix.TUNSETPERSIST, 1); err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{Addrs: tunAddrs(1, "ipv4"), Backend: BackendTUN, TUN: "tun1", Workers: 2}
+	if n, err := OpenNet(cfg); !errors.Is(err, errPlainLink) {
+		t.Errorf("beside another program: %v", err)
+		if err == nil {
+			_ = n.Close()
+		}
+	}
+	unix.Close(other) // "ip tuntap add" is through
+	mustOpenNet(t, cfg)
+}
+
+// One adapter has a link: another one, which the kernel would let in, is told whose
+// it is.
+func TestTUNLinkHasOneAdapter(t *testing.T) {
+	tunHost(t, "ipv4")
+	n := openTUNNet(t, 1, "ipv4", Config{Workers: 2})
+	_, err := OpenNet(Config{Addrs: tunAddrs(2, ""), Backend: BackendTUN, TUN: "tun1", Workers: 2})
+	if !errors.Is(err, unix.EBUSY) || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) {
+		t.Errorf("a second adapter on the link: %v", err)
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	mustOpenNet(t, Config{Addrs: tunAddrs(2, ""), Backend: BackendTUN, TUN: "tun1", Workers: 2})
 }
