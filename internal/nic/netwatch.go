@@ -213,6 +213,9 @@ func (n *netWatch) refresh() (again time.Duration) {
 	n.a.gidStatus.Store(&status)
 	if before != nil { // programs may be there
 		n.tell(changed || added, before.up, port.up)
+		if port.linkMTU != before.linkMTU || port.up && !before.up {
+			n.a.retrySegments()
+		}
 	}
 	again = n.expire()
 	if changed || added {

@@ -31,10 +31,28 @@ func (w *worker) route(dst netip.Addr) *route {
 			break
 		}
 	}
-	r := &route{dst: dst, numbered: dst.Is4(), segments: true}
-	r.trial = w.a.cfg.Offload == udp4791.OffloadAuto && dst.Is4() && !dst.IsLoopback()
+	r := &route{dst: dst, numbered: dst.Is4()}
+	w.beginSegments(r)
 	w.routes[dst] = r
 	return r
+}
+
+// beginSegments has segmentation tried on a route.
+func (w *worker) beginSegments(r *route) {
+	r.segments = true
+	r.trial = w.a.cfg.Offload == udp4791.OffloadAuto && r.dst.Is4() && !r.dst.IsLoopback()
+}
+
+// retrySegments has segmentation tried again where it was given up: the port is
+// another one, and what was refused may have been longer than its link carried.
+func (a *Adapter) retrySegments() {
+	for _, w := range a.workers {
+		w.post(func() {
+			for _, r := range w.routes {
+				w.beginSegments(r)
+			}
+		})
+	}
 }
 
 // stopSegments ends segmentation on a route.
