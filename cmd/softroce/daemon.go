@@ -101,7 +101,7 @@ func runDaemon(ctx context.Context, f *daemonFlags, stderr io.Writer) (err error
 	if err != nil {
 		return &exitError{exitUsage, err}
 	}
-	cfg, err := f.config(log)
+	cfg, err := f.config(ctx, log)
 	if err != nil {
 		return &exitError{exitUsage, err}
 	}
@@ -150,7 +150,7 @@ func runDaemon(ctx context.Context, f *daemonFlags, stderr io.Writer) (err error
 }
 
 // config turns flags into the adapter's configuration.
-func (f *daemonFlags) config(log *slog.Logger) (nic.Config, error) {
+func (f *daemonFlags) config(ctx context.Context, log *slog.Logger) (nic.Config, error) {
 	cfg := nic.Config{
 		Name: f.name, TUN: f.tun, Interface: f.iface, Workers: f.workers, Window: f.window, RecvBuffer: f.recvBuf,
 		StrictICRC: f.strict, Log: log, OwnProcess: true,
@@ -184,7 +184,7 @@ func (f *daemonFlags) config(log *slog.Logger) (nic.Config, error) {
 		}
 	}
 	if f.impair != "" {
-		text, err := readRules(f.impair, os.Stdin)
+		text, err := readRules(ctx, f.impair, os.Stdin)
 		if err != nil {
 			return cfg, fmt.Errorf("--impair: %w", err)
 		}

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -26,15 +25,11 @@ The exit status is 1 when a packet is malformed or its ICRC is wrong, 2 when the
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			in := c.InOrStdin()
-			if args[0] != "-" {
-				f, err := os.Open(args[0])
-				if err != nil {
-					return &exitError{exitUsage, fmt.Errorf("decode: %w", err)}
-				}
-				defer f.Close()
-				in = f
+			in, err := openInput(c.Context(), args[0], c.InOrStdin())
+			if err != nil {
+				return &exitError{exitUsage, fmt.Errorf("decode: %w", err)}
 			}
+			defer in.Close()
 			return decode(in, c.OutOrStdout())
 		},
 	}

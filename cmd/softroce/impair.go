@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,7 +47,7 @@ daemon's own user may change them.`,
   softroce impair clear`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			text, err := rulesText(args, c.InOrStdin())
+			text, err := rulesText(c.Context(), args, c.InOrStdin())
 			if err != nil {
 				return &exitError{exitUsage, fmt.Errorf("impair: %w", err)}
 			}
@@ -130,13 +131,13 @@ func withDevice(socket string, f func(*verbs.Device) error) error {
 
 // rulesText is the text of rules given as a file's name, as "-" or as rules; it is
 // checked here, so that an error names the file and the line.
-func rulesText(args []string, stdin io.Reader) (string, error) {
+func rulesText(ctx context.Context, args []string, stdin io.Reader) (string, error) {
 	if len(args) > 1 || strings.ContainsAny(strings.TrimSpace(args[0]), " \t\n") || isRule(args[0]) {
 		text := strings.Join(args, "\n")
 		_, err := impair.Parse(text)
 		return text, err
 	}
-	return readRules(args[0], stdin)
+	return readRules(ctx, args[0], stdin)
 }
 
 func isRule(s string) bool {
@@ -145,24 +146,28 @@ func isRule(s string) bool {
 }
 
 // readRules reads and checks a file of rules, "-" for stdin.
-func readRules(name string, stdin io.Reader) (string, error) {
-	if name != "-" {
-		f, err := os.Open(name)
-		if errors.Is(err, os.ErrNotExist) {
-			_, notRule := impair.ParseRule(name)
-			return "", fmt.Errorf("%q is neither a file nor a rule: %w", name, notRule)
+func readRules(ctx context.Context, name string, stdin io.Reader) (string, error) {
+	f, err := openInput(ctx, name, stdin)
+	if errors.Is(err, os.ErrNotExist) {
+		_, notRule := impair.ParseRule(name)
+		if notRule == nil {
+			return "", fmt.Errorf("%q is a rule, and no file: put it into one", name)
 		}
-		if err != nil {
-			return "", err
-		}
-		defer f.Close()
-		stdin = f
-	} else {
+		return "", fmt.Errorf("%q is neither a file nor a rule: %w", name, notRule)
+	}
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if name == "-" {
 		name = "standard input"
 	}
-	b, err := io.ReadAll(io.LimitReader(stdin, maxRulesFile+1))
+	b, err := io.ReadAll(io.LimitReader(f, maxRulesFile+1))
 	if err != nil {
-		return "", fmt.Errorf("read %s: %w", name, err)
+		return "", fmt.Errorf("rules: %w", err)
+	}
+	if ctx.Err() != nil {
+		return "", fmt.Errorf("read %s: ended by a signal", name) // half of the rules are no rules
 	}
 	if len(b) > maxRulesFile {
 		return "", fmt.Errorf("%s is longer than %d bytes", name, maxRulesFile)

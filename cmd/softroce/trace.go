@@ -80,8 +80,8 @@ func (f *traceFlags) read(c *cobra.Command, args []string) (*trace.Trace, error)
 			return nil, fmt.Errorf("trace: %w", err)
 		}
 		in = tape
-	case args[0] != "-":
-		file, err := os.Open(args[0])
+	default:
+		file, err := openInput(c.Context(), args[0], in)
 		if err != nil {
 			return nil, &exitError{exitUsage, fmt.Errorf("trace: %w", err)}
 		}

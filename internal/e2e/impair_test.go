@@ -110,12 +110,20 @@ func TestImpairRefuses(t *testing.T) {
 	if last := refused(t, "--addr", addr.String(), "--socket", socket, "--impair", file+"2"); !strings.Contains(last, "neither a file nor a rule") {
 		t.Errorf("a daemon without its file: %s", last)
 	}
+	if last := refused(t, "--addr", addr.String(), "--socket", socket, "--impair", "drop 1%"); !strings.Contains(last, "is a rule, and no file: put it into one") {
+		t.Errorf("a daemon with a rule for a file: %s", last)
+	}
 	d := startDaemon(t, addr, socket)
+	many := make([]string, 250) // within the number of rules, not within their size
+	for i := range many {
+		many[i] = "drop to 192.0.2.0/24 SEND,WRITE,READ,ATOMIC,REQUEST,RESPONSE,FIRST,LAST,MIDDLE,ONLY"
+	}
 	for _, c := range []struct {
 		args []string
 		code int
 		says string
 	}{
+		{many, 2, "bytes, at most"},
 		{[]string{file}, 2, file + ": line 3:"},
 		{[]string{"drop 1%", "dorp"}, 2, `line 2: unknown rule "dorp"`},
 		{[]string{"drop 101%"}, 2, "at most 100%"},

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/softroce/softroce/internal/capture"
 	"github.com/softroce/softroce/internal/testaddr"
 )
@@ -76,6 +78,38 @@ func packetsIn(t *testing.T, file string) (n int) {
 		t.Error(err)
 	}
 	return n
+}
+
+// TestEndlessPipes ends commands whose input never ends by a signal.
+func TestEndlessPipes(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		code int // 0: what was read was whole
+	}{{[]string{"trace"}, 0}, {[]string{"decode"}, 0}, {[]string{"impair"}, 2}} {
+		fifo := filepath.Join(t.TempDir(), "fifo")
+		if err := unix.Mkfifo(fifo, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p := tool(t, append(c.args, fifo)...)
+		w, err := os.OpenFile(fifo, os.O_WRONLY, 0) // waits for the reader
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		if c.code == 0 {
+			if _, err := w.Write(read(t, capturedFile)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := p.cmd.Process.Signal(unix.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, c.args[0]+" ends", p.ended)
+		<-p.done
+		if got := p.cmd.ProcessState.ExitCode(); got != 0 && got != 2 || c.code != 0 && got != c.code { // some may still be in the pipe
+			t.Errorf("%q ends with status %d\n%s", c.args, got, p.out.String())
+		}
+	}
 }
 
 // TestTraceCommand tells a capture's story as text and as a page, also of a running

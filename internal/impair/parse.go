@@ -27,6 +27,7 @@ func (e *ParseError) Unwrap() error { return e.Err }
 // *ParseError.
 func Parse(text string) ([]Rule, error) {
 	var rules []Rule
+	size := 0
 	for i, line := range strings.Split(text, "\n") {
 		line, _, _ = strings.Cut(line, "#")
 		if strings.TrimSpace(line) == "" {
@@ -35,6 +36,9 @@ func Parse(text string) ([]Rule, error) {
 		r, err := ParseRule(line)
 		if err == nil && len(rules) == MaxRules {
 			err = errTooMany(MaxRules + 1)
+		}
+		if size += len(r.String()); err == nil && size > MaxText {
+			err = errTooLong(size)
 		}
 		if err != nil {
 			return nil, &ParseError{i + 1, err}
@@ -46,9 +50,18 @@ func Parse(text string) ([]Rule, error) {
 
 func errTooMany(n int) error { return fmt.Errorf("%d rules, at most %d", n, MaxRules) }
 
+func errTooLong(n int) error { return fmt.Errorf("rules of %d bytes, at most %d", n, MaxText) }
+
 // ParseRule reads one rule.
 func ParseRule(line string) (Rule, error) {
 	p := parser{words: strings.Fields(line)}
+	for _, list := range p.words {
+		for w := range strings.SplitSeq(list, ",") {
+			if len(w) > maxWord {
+				return Rule{}, fmt.Errorf("a word of %d bytes is none of a rule: %q and so on", len(w), w[:maxWord/4])
+			}
+		}
+	}
 	if err := p.rule(); err != nil {
 		return Rule{}, err
 	}

@@ -128,7 +128,9 @@ const (
 	MaxPlaces = 1024
 	// MaxRules bounds the rules of an adapter, and MaxText their text, in bytes.
 	MaxRules = 256
-	MaxText  = 32 << 10
+	MaxText  = 15 << 10
+	// maxWord bounds a word of a rule, in bytes, so that an error can show it.
+	maxWord = 64
 	// maxAt bounds the place of a change, in bits.
 	maxAt = 8 * 16384
 	// minRate and maxRate bound a rate, in bits a second.

@@ -1,7 +1,6 @@
 package impair
 
 import (
-	"fmt"
 	"net/netip"
 	"time"
 
@@ -109,7 +108,7 @@ func (s *Set) Add(now time.Time, rules ...Rule) (ids []int, err error) {
 		text += len(a.String())
 	}
 	if text > MaxText {
-		return nil, fmt.Errorf("rules of %d bytes, at most %d", text, MaxText)
+		return nil, errTooLong(text)
 	}
 	for _, a := range added {
 		s.last++

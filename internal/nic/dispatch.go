@@ -186,7 +186,7 @@ func (p *program) greet() error {
 	if err := p.conn.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
 		return err
 	}
-	buf := make([]byte, maxRequest)
+	buf := make([]byte, uapi.MaxRequest)
 	n, fds, err := p.conn.Recv(buf)
 	shm.CloseFDs(fds)
 	if errors.Is(err, io.EOF) || err != nil && p.exited.Load() {
@@ -303,7 +303,7 @@ func (a *Adapter) sendRefusal(c *shm.Conn, cause error) {
 	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
 		return
 	}
-	buf := make([]byte, maxRequest)
+	buf := make([]byte, uapi.MaxRequest)
 	n, fds, err := c.Recv(buf)
 	shm.CloseFDs(fds)
 	if err != nil {

@@ -323,6 +323,9 @@ func TestWhoMayImpair(t *testing.T) {
 	if err := dev.Impair("drop 1%\ndrop 200%"); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), "line 2") {
 		t.Errorf("a wrong line: %v", err)
 	}
+	if err := dev.Impair(strings.Repeat("# so many words\n", 2000)); !errors.Is(err, syscall.EMSGSIZE) {
+		t.Errorf("a text longer than any message: %v, want EMSGSIZE", err)
+	}
 	if ids, err := dev.AddImpair("drop 1% sent\ndelay 1ms"); err != nil || len(ids) != 2 {
 		t.Errorf("two rules: %v, %v", ids, err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/softroce/softroce/internal/shm"
 	"github.com/softroce/softroce/internal/shm/foreign"
+	"github.com/softroce/softroce/internal/uapi"
 	"github.com/softroce/softroce/pkg/bth"
 )
 
@@ -23,9 +24,6 @@ const (
 	// clientFDs is how many descriptors a client's message may carry: one is
 	// of use, a few more are refused by name instead of as a hang-up.
 	clientFDs = 4
-	// maxRequest is the longest request in bytes: advice on the most ranges. A
-	// connection must not cost much memory.
-	maxRequest = 17 << 10
 	// maxRefusing is how many connections are told at a time why they are
 	// refused; more are closed without a word.
 	maxRefusing = 64
@@ -215,7 +213,7 @@ func (p *program) watch() (stop func()) {
 
 // serve answers the program's requests until it is gone, and says why it is.
 func (p *program) serve() string {
-	buf := make([]byte, maxRequest)
+	buf := make([]byte, uapi.MaxRequest)
 	var out []byte
 	for {
 		n, fds, err := p.conn.Recv(buf)

@@ -18,6 +18,9 @@ const (
 	HeaderSize = 16
 	// MaxMessage is the most bytes of a message, its header included.
 	MaxMessage = 64 << 10
+	// MaxRequest is the most bytes of a request, its header included: advice on the
+	// most ranges. A connection must not cost the adapter much memory.
+	MaxRequest = 17 << 10
 	// maxText bounds every text in a message, in bytes.
 	maxText = 1024
 )

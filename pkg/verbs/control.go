@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"fmt"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -71,6 +72,9 @@ func (c *control) call(op string, code uapi.Op, req message, rep reply, fds []in
 	defer c.mu.Unlock()
 	c.seq++
 	c.out = uapi.AppendMessage(c.out[:0], uapi.Header{Op: code, Version: uapi.Version, Seq: c.seq}, req)
+	if len(c.out) > uapi.MaxRequest { // the adapter would hang up
+		return nil, &Error{Op: op, Errno: unix.EMSGSIZE, Text: fmt.Sprintf("a request of %d bytes, at most %d", len(c.out), uapi.MaxRequest)}
+	}
 	if err := c.conn.Send(c.out, fds); err != nil {
 		return nil, dead(op)
 	}
