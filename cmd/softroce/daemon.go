@@ -11,6 +11,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -233,8 +234,7 @@ func emptyCapture(file *os.File) error {
 	return file.Truncate(0)
 }
 
-// listen opens the daemon's socket, making its directory when that is one of
-// the usual places.
+// listen opens the daemon's socket, making its directory where there is none.
 func (f *daemonFlags) listen() (*shm.Listener, error) {
 	path := daemonSocket(f.socket)
 	mode, err := strconv.ParseUint(f.mode, 8, 32)
@@ -248,15 +248,47 @@ func (f *daemonFlags) listen() (*shm.Listener, error) {
 		}
 	}
 	dir := filepath.Dir(path)
-	if f.socket == "" { // one of the usual places, made when missing
-		err = os.MkdirAll(dir, 0o755)
-	} else {
-		_, err = os.Stat(dir)
+	if f.socket == "" { // one of the usual places
+		err = os.MkdirAll(filepath.Dir(dir), 0o755)
+	}
+	if err == nil {
+		err = makeSocketDir(dir, cfg)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the socket's directory cannot be used (make it, or choose another with --socket): %w", err)
+		return nil, anotherPath(fmt.Errorf("the socket's directory cannot be used: %w", err))
 	}
-	return shm.Listen(cfg)
+	l, err := shm.Listen(cfg)
+	if err != nil {
+		return nil, anotherPath(err)
+	}
+	return l, nil
+}
+
+// makeSocketDir makes the directory of a socket for those who may use the socket: its owner, its group, or all. One that is there stays
+// as it is.
+func makeSocketDir(dir string, cfg shm.ListenConfig) error {
+	err := os.Mkdir(dir, 0o700)
+	switch {
+	case errors.Is(err, os.ErrExist):
+		_, err = os.Stat(dir) // a link to nothing is no directory
+		return err
+	case err != nil:
+		return err
+	case cfg.Mode&0o007 != 0:
+		return os.Chmod(dir, 0o755)
+	case cfg.GID >= 0:
+		return errors.Join(os.Chown(dir, -1, cfg.GID), os.Chmod(dir, 0o750))
+	}
+	return nil
+}
+
+// anotherPath says of a socket that cannot be made how to choose another.
+func anotherPath(err error) error {
+	const choose = "choose another path"
+	if strings.HasSuffix(err.Error(), choose) {
+		return fmt.Errorf("%w with --socket or SOFTROCE_SOCKET", err)
+	}
+	return fmt.Errorf("%w; "+choose+" with --socket or SOFTROCE_SOCKET", err)
 }
 
 // daemonSocket is where a daemon listens: the first place a program looks

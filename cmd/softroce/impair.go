@@ -45,8 +45,10 @@ daemon's own user may change them.`,
   softroce impair bad-network.rules
   softroce impair show
   softroce impair clear`,
-		Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return &exitError{exitUsage, errors.New(impairUsage)}
+			}
 			text, err := rulesText(c.Context(), args, c.InOrStdin())
 			if err != nil {
 				return &exitError{exitUsage, fmt.Errorf("impair: %w", err)}
@@ -65,6 +67,12 @@ daemon's own user may change them.`,
 	c.AddCommand(newImpairShowCmd(), newImpairClearCmd())
 	return c
 }
+
+// impairUsage answers a command without rules.
+const impairUsage = `impair: give rules, or a file of them, or "show" or "clear", as
+  softroce impair 'drop 1%' 'delay 200us..1ms sent'
+  softroce impair bad-network.rules
+softroce impair --help says more, docs/rdmatest.md has all words of a rule`
 
 func newImpairShowCmd() *cobra.Command {
 	var socket string
@@ -133,11 +141,32 @@ func withDevice(socket string, f func(*verbs.Device) error) error {
 // checked here, so that an error names the file and the line.
 func rulesText(ctx context.Context, args []string, stdin io.Reader) (string, error) {
 	if len(args) > 1 || strings.ContainsAny(strings.TrimSpace(args[0]), " \t\n") || isRule(args[0]) {
-		text := strings.Join(args, "\n")
-		_, err := impair.Parse(text)
-		return text, err
+		return argRules(args)
 	}
 	return readRules(ctx, args[0], stdin)
+}
+
+// argRules checks rules given as arguments: an error names the rule, or its line where the argument has several.
+func argRules(args []string) (string, error) {
+	for _, a := range args {
+		_, err := impair.Parse(a)
+		if err == nil {
+			continue
+		}
+		if line := (*impair.ParseError)(nil); errors.As(err, &line) && !strings.Contains(a, "\n") {
+			err = fmt.Errorf("rule %q: %w", a, line.Err)
+		}
+		if whole := strings.Join(args, " "); len(args) > 1 && isRule(whole) {
+			err = fmt.Errorf("%q are %d arguments, and each is a rule of its own: quote one that has blanks, as softroce impair '%s'", whole, len(args), whole)
+		}
+		return "", err
+	}
+	text := strings.Join(args, "\n")
+	_, err := impair.Parse(text) // together they may be too many
+	if line := (*impair.ParseError)(nil); errors.As(err, &line) {
+		err = line.Err
+	}
+	return text, err
 }
 
 func isRule(s string) bool {

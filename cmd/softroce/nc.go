@@ -159,6 +159,9 @@ func runNC(ctx context.Context, f *ncFlags, stdin io.Reader, stdout, errs io.Wri
 	if err != nil && errors.Is(err, ctx.Err()) {
 		return errors.New("nc: stopped before the end")
 	}
+	if rep.Elapsed > 0 { // it was connected
+		err = hintedConn(err, f.socket)
+	}
 	return err
 }
 

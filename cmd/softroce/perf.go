@@ -182,7 +182,7 @@ func runPerf(ctx context.Context, f *perfFlags, out, errs io.Writer) error {
 	case errors.As(err, &param):
 		return &exitError{exitUsage, err}
 	case err != nil:
-		return err
+		return hinted(err, f.socket)
 	}
 	if f.json {
 		return json.NewEncoder(out).Encode(rep)

@@ -162,7 +162,7 @@ func runPingpong(ctx context.Context, f *pingpongFlags, out, errs io.Writer) err
 		return &exitError{exitUsage, err}
 	}
 	if err != nil {
-		return err
+		return hinted(err, f.socket)
 	}
 	if f.json {
 		err = json.NewEncoder(out).Encode(pingpongOf(rep))

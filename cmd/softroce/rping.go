@@ -131,7 +131,7 @@ func runRping(ctx context.Context, f *rpingFlags, out, errs io.Writer) error {
 	if e := t.report(rep); err == nil {
 		err = e
 	}
-	return err
+	return hinted(err, f.socket)
 }
 
 // rpingText prints what a run tells; several clients may tell at a time.

@@ -101,6 +101,9 @@ func (s *session) wait(ctx context.Context, wcs []verbs.WC) (int, error) {
 	}
 }
 
+// ErrCompletion is wrapped by the error of a completion that was no success.
+var ErrCompletion = errors.New("failed")
+
 // good fails on the first completion that is not a success.
 func good(wcs []verbs.WC) error {
 	for i := range wcs {
@@ -110,7 +113,7 @@ func good(wcs []verbs.WC) error {
 				what = "receive"
 			}
 			qp, _ := unmark(wcs[i].WRID)
-			return fmt.Errorf("%s on queue pair %d failed: %v: %s", what, qp, st, st.Explain())
+			return fmt.Errorf("%s on queue pair %d %w: %v: %s", what, qp, ErrCompletion, st, st.Explain())
 		}
 	}
 	return nil

@@ -276,6 +276,9 @@ func (o *objects) wait(w *watch, wcs []verbs.WC) (int, error) {
 	}
 }
 
+// ErrCompletion is wrapped by the error of a completion that was no success.
+var ErrCompletion = errors.New("failed")
+
 // failed explains a completion that is not a success, by what is behind it
 // when there is something.
 func (o *objects) failed(w *watch, wc *verbs.WC) error {
@@ -291,7 +294,7 @@ func (o *objects) failed(w *watch, wc *verbs.WC) error {
 	if wc.WRID == sendID {
 		what = "send"
 	}
-	return fmt.Errorf("%s failed: %v: %s", what, wc.Status, wc.Status.Explain())
+	return fmt.Errorf("%s %w: %v: %s", what, ErrCompletion, wc.Status, wc.Status.Explain())
 }
 
 // errStalled is the cause when nothing happened for too long.

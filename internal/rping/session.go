@@ -218,6 +218,9 @@ func (s *session) completed(wc *verbs.WC) error {
 	return s.receive(s.conn.QP())
 }
 
+// ErrCompletion is wrapped by the error of a completion that was no success.
+var ErrCompletion = errors.New("failed")
+
 // failed explains a completion that is no success. Flushed requests are how a
 // connection's end begins, of which the event comes a little later.
 func (s *session) failed(wc *verbs.WC) error {
@@ -232,7 +235,7 @@ func (s *session) failed(wc *verbs.WC) error {
 		case <-t.C:
 		}
 	}
-	return fmt.Errorf("%s failed: %v: %s", idNames[wc.WRID], wc.Status, wc.Status.Explain())
+	return fmt.Errorf("%s %w: %v: %s", idNames[wc.WRID], ErrCompletion, wc.Status, wc.Status.Explain())
 }
 
 func (s *session) debug(step string) {
