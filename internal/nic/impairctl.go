@@ -13,6 +13,9 @@ import (
 // may.
 func (p *program) changeImpairments(m *uapi.ImpairRequest) (reply, error) {
 	own := uint32(os.Geteuid())
+	if p.uid == overflowUID {
+		return reply{}, refuse(syscall.EPERM, "only root and the adapter's own user may impair packets, and user %d stands for any whom the kernel cannot name here", p.uid)
+	}
 	if !mayImpair(p.uid, own) {
 		return reply{}, refuse(syscall.EPERM, "only root and the adapter's own user (%d) may impair packets, and this program is of user %d", own, p.uid)
 	}

@@ -7,10 +7,17 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"syscall"
 	"time"
 )
 
-// dial connects to a server.
+// Our own tuning: for how long a client tries again where nobody listens, as the two are often started at the same time.
+const (
+	refusedFor   = 2 * time.Second
+	refusedPause = 20 * time.Millisecond
+)
+
+// dial connects to a server, which may be about to listen.
 func dial(ctx context.Context, c *Config) (net.Conn, error) {
 	if c.Patience > 0 {
 		var cancel context.CancelFunc
@@ -18,11 +25,28 @@ func dial(ctx context.Context, c *Config) (net.Conn, error) {
 		defer cancel()
 	}
 	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(c.Host, strconv.Itoa(c.Port)))
+	conn, err := unlessRefused(ctx, func() (net.Conn, error) {
+		return d.DialContext(ctx, "tcp", net.JoinHostPort(c.Host, strconv.Itoa(c.Port)))
+	})
 	if err != nil {
 		return nil, fmt.Errorf("pingpong: no server to connect to: %w", err)
 	}
 	return conn, nil
+}
+
+// unlessRefused connects, and tries again for a while when nobody listens.
+func unlessRefused(ctx context.Context, connect func() (net.Conn, error)) (net.Conn, error) {
+	for until := time.Now().Add(refusedFor); ; {
+		conn, err := connect()
+		if !errors.Is(err, syscall.ECONNREFUSED) || time.Now().After(until) {
+			return conn, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(refusedPause):
+		}
+	}
 }
 
 // accept waits for the one client, as long as ctx lets it.
