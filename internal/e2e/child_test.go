@@ -16,9 +16,9 @@ func child(mode string) int {
 	case "writer":
 		err = writer(os.Args[1], os.Args[2])
 	case "read-stream":
-		err = readStream(os.Args[1], os.Args[2], os.Args[3])
+		err = readStream(os.Args[1], os.Args[2], os.Args[3], os.Args[4])
 	case "write-stream":
-		err = writeStream(os.Args[1], os.Args[2], os.Args[3], os.Args[4])
+		err = writeStream(os.Args[1], os.Args[2], os.Args[3], os.Args[4], os.Args[5])
 	default:
 		err = fmt.Errorf("no such mode: %q", mode)
 	}

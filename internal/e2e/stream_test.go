@@ -25,7 +25,7 @@ var (
 )
 
 // readStream is a program that reads a stream into a buffer until it ends.
-func readStream(socket, addr, size string) error {
+func readStream(socket, addr, size, how string) error {
 	n, err := strconv.Atoi(size)
 	if err != nil {
 		return err
@@ -44,24 +44,67 @@ func readStream(socket, addr, size string) error {
 	if err != nil {
 		return err
 	}
-	total, buf := 0, make([]byte, n)
-	for {
-		n, err := c.Read(buf)
-		total += n
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
+	total, err := readAll(c, n, how)
+	if err != nil {
+		return err
 	}
 	fmt.Println(total)
 	return errors.Join(c.Close(), l.Close())
 }
 
+// Ways of a program to use a stream.
+const (
+	byCalls = "Write and Read"
+	byCopy  = "io.Copy on both sides" // without data of its own, as perf is
+)
+
+func readAll(c net.Conn, size int, how string) (total int64, err error) {
+	if how == byCopy {
+		return io.Copy(nowhere{}, c)
+	}
+	for buf := make([]byte, size); ; {
+		n, err := c.Read(buf)
+		total += int64(n)
+		if errors.Is(err, io.EOF) {
+			return total, nil
+		}
+		if err != nil {
+			return total, err
+		}
+	}
+}
+
+type nowhere struct{}
+
+func (nowhere) Write(b []byte) (int, error) { return len(b), nil }
+
+// until is a reader of anything, until a moment comes.
+type until struct{ end time.Time }
+
+func (u until) Read(b []byte) (int, error) {
+	if time.Now().After(u.end) {
+		return 0, io.EOF
+	}
+	return len(b), nil
+}
+
+func writeAll(c net.Conn, size int, end time.Time, how string) (total int64, err error) {
+	if how == byCopy {
+		return io.Copy(c, until{end})
+	}
+	for buf := make([]byte, size); time.Now().Before(end); {
+		n, err := c.Write(buf)
+		total += int64(n)
+		if err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
 // writeStream is a program that writes to it for a while, and tells how many bytes
 // went in how many seconds.
-func writeStream(socket, to, size, long string) error {
+func writeStream(socket, to, size, long, how string) error {
 	n, err := strconv.Atoi(size)
 	if err != nil {
 		return err
@@ -79,15 +122,10 @@ func writeStream(socket, to, size, long string) error {
 	if err != nil {
 		return err
 	}
-	buf := make([]byte, n)
-	total := 0
 	start := time.Now()
-	for time.Since(start) < d {
-		n, err := c.Write(buf)
-		if err != nil {
-			return err
-		}
-		total += n
+	total, err := writeAll(c, n, start.Add(d), how)
+	if err != nil {
+		return err
 	}
 	if err := c.CloseWrite(); err != nil {
 		return err
@@ -102,14 +140,21 @@ func writeStream(socket, to, size, long string) error {
 func TestStreamBesidePerf(t *testing.T) {
 	addrs := testaddr.Take(t, 2)
 	server, client := startDaemon(t, addrs[0], socketIn(t)), startDaemon(t, addrs[1], socketIn(t))
-	for _, size := range []int{64 << 10, 1 << 20} {
-		var streams, perfs, ratios []float64
-		for range *streamRounds {
-			s, p := stream(t, server, client, size), perfWrite(t, server, client, size)
-			streams, perfs, ratios = append(streams, s), append(perfs, p), append(ratios, s/p)
+	type row struct {
+		size                  int
+		how                   string
+		streams, perfs, ratio []float64
+	}
+	rows := []*row{{size: 64 << 10, how: byCalls}, {size: 1 << 20, how: byCalls}, {size: 64 << 10, how: byCopy}, {size: 1 << 20, how: byCopy}}
+	for range *streamRounds {
+		for _, r := range rows {
+			s, p := stream(t, server, client, r.size, r.how), perfWrite(t, server, client, r.size)
+			r.streams, r.perfs, r.ratio = append(r.streams, s), append(r.perfs, p), append(r.ratio, s/p)
 		}
-		t.Logf("%7d bytes: stream %.2f GB/s, perf write %.2f GB/s; ratio %.2f (%.2f to %.2f)",
-			size, median(streams), median(perfs), median(ratios), slices.Min(ratios), slices.Max(ratios))
+	}
+	for _, r := range rows {
+		t.Logf("%7d bytes, %s: stream %.2f GB/s, perf write %.2f GB/s; ratio %.2f (%.2f to %.2f)",
+			r.size, r.how, median(r.streams), median(r.perfs), median(r.ratio), slices.Min(r.ratio), slices.Max(r.ratio))
 	}
 }
 
@@ -119,12 +164,12 @@ func median(v []float64) float64 {
 }
 
 // stream tells how many GB a second a stream carries.
-func stream(t *testing.T, server, client *daemon, size int) float64 {
+func stream(t *testing.T, server, client *daemon, size int, how string) float64 {
 	t.Helper()
-	reader := startProgram(t, "read-stream", server.socket, server.addr.String(), strconv.Itoa(size))
+	reader := startProgram(t, "read-stream", server.socket, server.addr.String(), strconv.Itoa(size), how)
 	defer reader.kill()
 	at := reader.line(t)
-	writer := startProgram(t, "write-stream", client.socket, at, strconv.Itoa(size), streamTime.String())
+	writer := startProgram(t, "write-stream", client.socket, at, strconv.Itoa(size), streamTime.String(), how)
 	defer writer.kill()
 	var wrote int
 	var seconds float64

@@ -107,10 +107,13 @@ func (c *Conn) close(orderly bool) error {
 	if c.closeQP != nil {
 		err = c.closeQP()
 	}
-	if e := c.e.Close(); err == nil {
+	if e := c.e.closeQueues(); err == nil {
 		err = e
 	}
 	c.mu.Lock()
+	if e := c.loans.end(); err == nil {
+		err = e
+	}
 	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, verbs.ErrDeviceDead) {
 		err = nil // the peer was first, or the adapter
 	}

@@ -49,7 +49,7 @@ func TestEndOfStreamByCompletions(t *testing.T) {
 			a, b := pair(t, devs[0], devs[1], nil, nil)
 			a.mu.Lock()
 			a.sent, a.posts, a.endSent = 10, 3, true
-			a.onWay = [sends]onWay{{10, kindData}, {10, kindEnd}, {10, kindClose}}
+			a.onWay = [sends]onWay{{upTo: 10, kind: kindData}, {upTo: 10, kind: kindEnd}, {upTo: 10, kind: kindClose}}
 			a.window -= 10
 			a.mu.Unlock()
 			a.handle(c.wcs)

@@ -35,12 +35,14 @@ type Conn struct {
 	owed              uint32
 	eof               bool
 	answered          uint64
-	// What goes: sent bytes in all, of which the send buffer's first done ones are
-	// free. window is what the peer's ring has room for, credits how many messages
-	// it takes.
-	sent, done uint64
-	window     uint64
-	credits    uint32
+	// What goes: sent bytes in all, of which the first done ones are in the peer's
+	// adapter. own is where Write keeps them until then, direct where ReadFrom has
+	// them read to. window is what the peer's ring has room for, credits how many
+	// messages it takes.
+	sent, done  uint64
+	own, direct staging
+	window      uint64
+	credits     uint32
 	// Sends by number: posts were posted, of which the first completed ones are
 	// completed. The last that was asked to say so is before asked, with data up to
 	// askedUpTo.
@@ -55,6 +57,7 @@ type Conn struct {
 	took                 uint64
 	closed               bool  // by the program
 	err                  error // why the connection failed
+	loans                loans
 
 	driving   bool // somebody takes in completions
 	solicited bool // that waits for the peer's messages only, not for own sends
@@ -62,6 +65,8 @@ type Conn struct {
 	kick      context.CancelFunc // ends drive's wait
 	changed   chan struct{}      // closed at a change; nil when nobody waits for one
 	inWrite   bool               // Write has something left
+	inSpace   bool               // ReadFrom waits for room to read to
+	inRead    bool               // Read waits
 	finishing bool               // somebody waits for last words to arrive
 
 	readBy, writeBy deadline
@@ -70,8 +75,9 @@ type Conn struct {
 
 // onWay is what the completion of a send stands for.
 type onWay struct {
-	upTo uint64 // bytes that were sent by then
-	kind uint32
+	upTo                uint64 // bytes that were sent by then
+	ownUpTo, directUpTo uint64 // of these, out of either staging
+	kind                uint32
 }
 
 var errProtocol = errors.New("rdmanet: the peer breaks the protocol")
@@ -118,6 +124,7 @@ func (e *Endpoint) start(peerHello []byte, local, remote net.Addr, closeQP func(
 	}
 	c := &Conn{
 		e: e, local: local, remote: remote, closeQP: closeQP, peer: h, window: uint64(h.size), credits: uint32(h.receives),
+		own: staging{mr: e.sendMR}, loans: loans{e: e},
 	}
 	c.drive, c.kick = context.WithCancel(context.Background())
 	return c, nil
@@ -136,7 +143,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 	defer c.reading.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	err := c.wait(func() bool { return c.recvd > c.read || c.eof || c.err != nil || len(b) == 0 }, &c.readBy)
+	err := c.waitRead(func() bool { return c.readable() || len(b) == 0 })
 	if err != nil {
 		return 0, c.opError("read", err)
 	}
@@ -148,6 +155,16 @@ func (c *Conn) Read(b []byte) (int, error) {
 	}
 	return 0, c.opError("read", c.err)
 }
+
+func (c *Conn) waitRead(ready func() bool) error {
+	c.inRead = true
+	defer func() { c.inRead = false }()
+	return c.wait(ready, &c.readBy)
+}
+
+// readable says that Read need not wait. While a writer of WriteTo has what has
+// come, it is not known what is next.
+func (c *Conn) readable() bool { return !c.loans.recv && (c.recvd > c.read || c.eof || c.err != nil) }
 
 // take copies what has come, in pieces whose room the peer gets back while the
 // next is copied. The caller holds reading and mu, which is given up meanwhile.
@@ -180,28 +197,40 @@ func (c *Conn) Write(b []byte) (int, error) {
 	c.inWrite = true
 	defer func() { c.inWrite = false }()
 	for {
-		if c.posted() >= lookAfter {
-			c.look()
+		if err := c.roomFor(len(b)); err != nil || len(b) == 0 {
+			return total, err
 		}
-		err := c.wait(func() bool { return c.err != nil || c.endSent || c.peerClosed || len(b) == 0 || c.room() > 0 }, &c.writeBy)
-		switch {
-		case err != nil:
-		case c.peerClosed || c.endSent:
-			err = unix.EPIPE
-		case c.err != nil:
-			err = c.err
-		}
-		if err != nil {
-			return total, c.opError("write", err)
-		}
-		if len(b) == 0 {
-			return total, nil
-		}
-		n := int(min(c.room(), uint64(len(b))))
+		n := int(min(c.room(), c.own.free(), uint64(len(b))))
 		n = c.writeChunk(b[:n])
 		b = b[n:]
 		total += n
 	}
+}
+
+// roomFor waits until something of n bytes can be copied and sent. The caller holds
+// writing and mu.
+func (c *Conn) roomFor(n int) error {
+	if c.posted() >= lookAfter {
+		c.look()
+	}
+	err := c.wait(func() bool {
+		return c.err != nil || c.endSent || c.peerClosed || n == 0 || c.room() > 0 && c.own.free() > 0
+	}, &c.writeBy)
+	return c.writeError(err)
+}
+
+// writeError is why nothing can be written, with the error of a wait; nil: it can.
+func (c *Conn) writeError(err error) error {
+	switch {
+	case err != nil:
+	case c.peerClosed || c.endSent:
+		err = unix.EPIPE
+	case c.err != nil:
+		err = c.err
+	default:
+		return nil
+	}
+	return c.opError("write", err)
 }
 
 // room is how many bytes the next message may have.
@@ -209,32 +238,35 @@ func (c *Conn) room() uint64 {
 	if c.credits <= reserve || c.posted()+reserve+1 >= sends {
 		return 0
 	}
-	size := uint64(c.e.conf.SendBuffer)
-	free := size - (c.sent - c.done)
-	untilEnd := min(size-c.sent%size, uint64(c.peer.size)-c.sent%uint64(c.peer.size))
-	return min(free, c.window, untilEnd, chunk)
+	return min(c.window, uint64(c.peer.size)-c.sent%uint64(c.peer.size), chunk)
 }
 
 // writeChunk sends b, for which there is room, unless that is gone when it is
 // copied. The caller holds mu, which is given up meanwhile.
 func (c *Conn) writeChunk(b []byte) (sent int) {
-	n := uint64(len(b))
-	at, to := c.sent%uint64(c.e.conf.SendBuffer), c.sent%uint64(c.peer.size)
+	to := c.own.next()
 	c.mu.Unlock() // nobody else sends data
-	copy(c.e.sendMR.Bytes()[at:], b)
+	copy(to, b)
 	c.mu.Lock()
-	if c.over() || c.room() < n {
+	if c.over() || c.room() < uint64(len(b)) {
 		return 0
 	}
-	c.sge[0] = c.e.sendMR.SGE(int(at), len(b))
+	c.post(&c.own, len(b))
+	return len(b)
+}
+
+// post sends the next n bytes of a staging, for which there is room.
+func (c *Conn) post(from *staging, n int) {
+	c.sge[0] = from.put(n)
+	to := c.sent % uint64(c.peer.size)
 	wrs := c.wrs[:0]
 	if n > together {
 		c.posts++
 		wrs = append(wrs, verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: c.sge[:]})
 	}
-	c.sent += n
+	c.sent += uint64(n)
 	c.answered = c.recvd
-	c.window -= n
+	c.window -= uint64(n)
 	wrs = append(wrs, c.message(kindData, uint32(n)))
 	if n <= together {
 		wrs[0].SGList = c.sge[:]
@@ -242,7 +274,6 @@ func (c *Conn) writeChunk(b []byte) (sent int) {
 	wrs[0].RemoteAddr, wrs[0].RKey = c.peer.addr+to, c.peer.rkey
 	_, err := c.e.qp.PostSend(wrs...)
 	c.postFailed(err)
-	return len(b)
 }
 
 // message makes a request and takes what it needs. Data asks for a completion when
@@ -256,7 +287,7 @@ func (c *Conn) message(kind, bytes uint32) verbs.SendWR {
 	}
 	c.credits--
 	wr := verbs.SendWR{WRID: c.posts, Opcode: verbs.WRRDMAWriteWithImm, Flags: verbs.SendSolicited, ImmData: uint32(m)}
-	c.onWay[c.posts%sends] = onWay{upTo: c.sent, kind: kind}
+	c.onWay[c.posts%sends] = onWay{upTo: c.sent, ownUpTo: c.own.filled, directUpTo: c.direct.filled, kind: kind}
 	c.posts++
 	if kind != kindData || c.posts-c.asked >= askSends || c.sent-c.askedUpTo >= uint64(c.e.conf.SendBuffer)/askBuffer {
 		wr.Flags |= verbs.SendSignaled

@@ -62,6 +62,7 @@ type Endpoint struct {
 	ch             *verbs.CompChannel
 	cq             *verbs.CQ
 	recvMR, sendMR *verbs.MR
+	directMR       *verbs.MR // ReadFrom's, when it was called
 	qp             *verbs.QP
 	ownQP          bool // made by NewEndpoint
 }
@@ -149,28 +150,46 @@ func (e *Endpoint) Start(peerHello []byte, local, remote net.Addr) (*Conn, error
 
 // Close destroys an endpoint that was not started, or whose connection is closed.
 func (e *Endpoint) Close() error {
-	var first error
-	end := func(err error) {
-		if first == nil {
-			first = err
-		}
+	err := e.closeQueues()
+	if e := e.freeMemory(); err == nil {
+		err = e
 	}
+	return err
+}
+
+// closeQueues ends whatever uses the memory.
+func (e *Endpoint) closeQueues() error {
+	var all firstError
 	if e.ownQP {
-		end(e.qp.Destroy())
+		all.note(e.qp.Destroy())
 	}
 	if e.cq != nil {
-		end(e.cq.Destroy())
+		all.note(e.cq.Destroy())
 	}
 	if e.ch != nil {
-		end(e.ch.Destroy())
+		all.note(e.ch.Destroy())
 	}
-	for _, m := range []*verbs.MR{e.recvMR, e.sendMR} {
+	return all.err
+}
+
+// freeMemory ends the regions, which nobody uses any more.
+func (e *Endpoint) freeMemory() error {
+	var all firstError
+	for _, m := range []*verbs.MR{e.recvMR, e.sendMR, e.directMR} {
 		if m != nil {
-			end(m.Dereg())
+			all.note(m.Dereg())
 		}
 	}
 	if e.pd != nil {
-		end(e.pd.Dealloc())
+		all.note(e.pd.Dealloc())
 	}
-	return first
+	return all.err
+}
+
+type firstError struct{ err error }
+
+func (f *firstError) note(err error) {
+	if f.err == nil {
+		f.err = err
+	}
 }

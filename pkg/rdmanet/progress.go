@@ -101,14 +101,14 @@ func (c *Conn) kickDriver() {
 // does, the wait is for the peer's messages only: half of the wake-ups when one end
 // asks and the other answers.
 func (c *Conn) needsSends() bool {
-	return c.finishing || c.inWrite && c.window > 0 && c.credits > reserve || c.posted()+reserve+1 >= sends
+	return c.finishing || c.inSpace || c.inWrite && c.window > 0 && c.credits > reserve || c.posted()+reserve+1 >= sends
 }
 
 // inBulk says that much data goes one way, as far as one can tell: then the next
 // completions are not far, and who naps takes in several at once, where each event
 // would wake somebody for one. Who asks and answers gets events.
 func (c *Conn) inBulk() bool {
-	return c.inWrite && c.sent-c.done > uint64(c.e.conf.SendBuffer)/2 || c.recvd-c.answered > bulkAfter
+	return (c.inWrite || c.inSpace) && c.sent-c.done > uint64(c.e.conf.SendBuffer)/2 || c.recvd-c.answered > bulkAfter
 }
 
 // nap takes in completions after short sleeps, a few times.
@@ -200,6 +200,7 @@ func (c *Conn) handle(wcs []verbs.WC) {
 func (c *Conn) went(number uint64) {
 	w := c.onWay[number%sends]
 	c.completed, c.done = number+1, w.upTo
+	c.own.done, c.direct.done = w.ownUpTo, w.directUpTo
 	c.closeDone = c.closeDone || w.kind == kindClose
 	c.endDone = c.endDone || w.kind == kindEnd || w.kind == kindClose
 }
