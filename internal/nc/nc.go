@@ -51,15 +51,13 @@ type Report struct {
 	Elapsed        time.Duration // since the connection is up
 }
 
-// Our own tuning.
-const (
-	piece = 256 << 10 // bytes of a read
-	tick  = 200 * time.Millisecond
-)
+// tick is how often progress is told; our own tuning.
+const tick = 200 * time.Millisecond
 
 // Client connects to a server at address, host and port, and passes data until
-// both directions have ended. When it returns early a read of In may still wait;
-// it does nothing any more.
+// both directions have ended. When it returns early a read of In may still wait,
+// into memory of the connection's: dev is not to be closed before that, unless In is
+// a file, whose read then fails.
 func Client(ctx context.Context, dev *verbs.Device, address string, cfg Config) (Report, error) {
 	d := &rdmanet.Dialer{Device: dev}
 	if cfg.Local.IsValid() {
@@ -168,7 +166,10 @@ func (t *transfer) report() Report {
 
 // send passes the input on, and its end.
 func (t *transfer) send() error {
-	if err := move(t.c, t.cfg.In, &t.sent, "input"); err != nil {
+	in := inlet{r: t.cfg.In, count: &t.sent}
+	n, err := t.c.ReadFrom(&in)
+	t.sent.Store(n)
+	if err != nil {
 		return err
 	}
 	return t.c.CloseWrite()
@@ -176,39 +177,42 @@ func (t *transfer) send() error {
 
 // receive passes on what comes.
 func (t *transfer) receive() error {
-	return move(outlet{t.cfg.Out}, t.c, &t.received, "")
+	_, err := t.c.WriteTo(outlet{t.cfg.Out, &t.received})
+	return err
 }
 
-// outlet says whose errors its errors are.
-type outlet struct{ w io.Writer }
+// inlet counts what was read when more is asked for, which is when it is sent, and
+// says whose errors its errors are.
+type inlet struct {
+	r     io.Reader
+	count *atomic.Int64
+	last  int
+}
 
-func (o outlet) Write(b []byte) (int, error) {
-	n, err := o.w.Write(b)
-	if err != nil {
-		err = fmt.Errorf("output: %w", err)
+func (i *inlet) Read(b []byte) (int, error) {
+	i.count.Add(int64(i.last))
+	n, err := i.r.Read(b)
+	i.last = n
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = fmt.Errorf("input: %w", err)
 	}
 	return n, err
 }
 
-// move copies and counts until the end of r. Its own errors of reading get a name.
-func move(w io.Writer, r io.Reader, count *atomic.Int64, name string) error {
-	buf := make([]byte, piece)
-	for {
-		n, err := r.Read(buf)
-		if n > 0 {
-			written, werr := w.Write(buf[:n])
-			count.Add(int64(written))
-			if werr != nil {
-				return werr
-			}
-		}
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil && name != "":
-			return fmt.Errorf("%s: %w", name, err)
-		case err != nil:
-			return err
-		}
+// outlet counts what it takes, and says whose errors its errors are.
+type outlet struct {
+	w     io.Writer
+	count *atomic.Int64
+}
+
+func (o outlet) Write(b []byte) (int, error) {
+	n, err := o.w.Write(b)
+	o.count.Add(int64(n))
+	if n < len(b) && err == nil {
+		err = io.ErrShortWrite
 	}
+	if err != nil {
+		err = fmt.Errorf("output: %w", err)
+	}
+	return n, err
 }

@@ -67,6 +67,8 @@ type Conn struct {
 	inWrite   bool               // Write has something left
 	inSpace   bool               // ReadFrom waits for room to read to
 	inRead    bool               // Read waits
+	paceOut   pace               // how long to nap when much is sent
+	paceIn    pace               // and received
 	finishing bool               // somebody waits for last words to arrive
 
 	readBy, writeBy deadline
@@ -86,9 +88,6 @@ var errProtocol = errors.New("rdmanet: the peer breaks the protocol")
 const (
 	// spin is how long completions are polled for before the wait for an event.
 	spin = 30 * time.Microsecond
-	// naps of napTime, to which the kernel adds some 50 microseconds, come between in
-	// bulk; received data without an answer is bulk from bulkAfter on.
-	naps, napTime, bulkAfter = 4, 50 * time.Microsecond, 512 << 10
 	// lookAfter is how many sends Write leaves to themselves: it learns of a peer
 	// that is gone also when it need not wait for room.
 	lookAfter = sends / 4
@@ -124,7 +123,7 @@ func (e *Endpoint) start(peerHello []byte, local, remote net.Addr, closeQP func(
 	}
 	c := &Conn{
 		e: e, local: local, remote: remote, closeQP: closeQP, peer: h, window: uint64(h.size), credits: uint32(h.receives),
-		own: staging{mr: e.sendMR}, loans: loans{e: e},
+		own: staging{mr: e.sendMR}, loans: loans{e: e}, paceOut: pace{usualNap}, paceIn: pace{usualNap},
 	}
 	c.drive, c.kick = context.WithCancel(context.Background())
 	return c, nil

@@ -16,7 +16,8 @@ const first = 64 << 10
 // reads straight into registered memory, of which a connection takes Config's
 // SendBuffer once more for that until it is closed. Calls of Write, CloseWrite and
 // Close do not wait for a Read of r; the write deadline and Close end ReadFrom
-// after it.
+// after it. Until ReadFrom has returned the device must not be closed, also when the
+// connection is.
 func (c *Conn) ReadFrom(r io.Reader) (int64, error) { return c.readFrom(r, first) }
 
 func (c *Conn) readFrom(r io.Reader, first int64) (int64, error) {
@@ -148,6 +149,7 @@ func (c *Conn) sendDirect(n int) (sent int, err error) {
 // free again before w has returned. What w does not take, with an error of its own
 // or io.ErrShortWrite, stays to be read. Other calls of Read wait meanwhile; Close
 // does not wait for w. The read deadline and Close end WriteTo between two calls of w.
+// Until it has returned the device must not be closed, also when the connection is.
 //
 // A peer that breaks the protocol can change the data while w looks at it. A program
 // that must check what it uses later has to take a copy, as Read makes one.

@@ -16,6 +16,10 @@
 // says otherwise: the adapter's limits for a program (1,024 channels of either kind
 // by default) bound how many there are at once.
 //
+// io.Copy to and from a connection, and what is built on it, such as files that
+// net/http serves, goes by [Conn.ReadFrom] and [Conn.WriteTo] without a copy between
+// the program's buffer and registered memory.
+//
 // There is no keep-alive: a reader whose peer's host or adapter vanishes in
 // silence waits for ever, unless it has a deadline (http.Server's IdleTimeout and
 // its like). A writer learns of it in seconds, from its adapter.

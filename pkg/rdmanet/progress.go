@@ -5,8 +5,6 @@ import (
 	"net"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/softroce/softroce/pkg/verbs"
 )
 
@@ -32,9 +30,9 @@ func (c *Conn) wait(ready func() bool, by *deadline) error {
 		}
 		if !c.driving {
 			c.driving, c.solicited = true, !c.needsSends()
-			ctx, solicited, bulk := c.drive, c.solicited, c.inBulk()
+			ctx, solicited, r := c.drive, c.solicited, c.rest()
 			c.mu.Unlock()
-			err := c.step(ctx, solicited, bulk)
+			err := c.step(ctx, solicited, r)
 			c.mu.Lock()
 			c.driving = false
 			if err != nil {
@@ -104,26 +102,9 @@ func (c *Conn) needsSends() bool {
 	return c.finishing || c.inSpace || c.inWrite && c.window > 0 && c.credits > reserve || c.posted()+reserve+1 >= sends
 }
 
-// inBulk says that much data goes one way, as far as one can tell: then the next
-// completions are not far, and who naps takes in several at once, where each event
-// would wake somebody for one. Who asks and answers gets events.
-func (c *Conn) inBulk() bool {
-	return (c.inWrite || c.inSpace) && c.sent-c.done > uint64(c.e.conf.SendBuffer)/2 || c.recvd-c.answered > bulkAfter
-}
-
-// nap takes in completions after short sleeps, a few times.
-func (c *Conn) nap(ctx context.Context, wcs []verbs.WC) (n int, err error) {
-	for i := 0; i < naps && n == 0 && err == nil && ctx.Err() == nil; i++ {
-		ts := unix.NsecToTimespec(int64(napTime))
-		_ = unix.Nanosleep(&ts, nil) // a shorter one is as good
-		n, err = c.e.cq.Poll(wcs)
-	}
-	return n, err
-}
-
 // step takes in completions, waiting for the first, until ctx ends the wait. The
 // caller is the one that drives.
-func (c *Conn) step(ctx context.Context, solicited, bulk bool) error {
+func (c *Conn) step(ctx context.Context, solicited bool, r rest) error {
 	var wcs [32]verbs.WC
 	cq := c.e.cq
 	for start := time.Now(); ; {
@@ -139,9 +120,11 @@ func (c *Conn) step(ctx context.Context, solicited, bulk bool) error {
 			break
 		}
 	}
-	if bulk {
-		if n, err := c.nap(ctx, wcs[:]); err != nil || n > 0 {
+	if r.nap > 0 {
+		n, err := c.nap(ctx, r.nap, wcs[:])
+		if err != nil || n > 0 {
 			c.handle(wcs[:n])
+			c.learn(r)
 			return err
 		}
 	}
