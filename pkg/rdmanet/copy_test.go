@@ -196,6 +196,9 @@ func TestSlowReaderAndWriter(t *testing.T) {
 	if n, err := a.readFrom(plain{Reader: bytes.NewReader([]byte(" it"))}, 0); n != 3 || err != nil {
 		t.Errorf("a second ReadFrom: %d, %v", n, err)
 	}
+	if a.direct.filled > 0 {
+		t.Error("a second ReadFrom sent memory that the first one's reader has")
+	}
 	closeWrite(t, a)
 	readAll(t, b, []byte("beside it"))
 	write(t, b, []byte("answer"))
@@ -225,6 +228,43 @@ func TestSlowReaderAndWriter(t *testing.T) {
 	if _, err := a.WriteTo(out); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("WriteTo of a connection that is closed: %v", err)
 	}
+}
+
+// A Read beside a writer that has the data wakes when that gives back what it did
+// not take.
+func TestReadBesideWriteTo(t *testing.T) {
+	devs, _ := devices(t, 2)
+	a, b := pair(t, devs[0], devs[1], nil, nil)
+	out := newStuck()
+	written := make(chan error, 1)
+	go func() {
+		_, err := a.WriteTo(plain{Writer: io.MultiWriter(out, &once{make([]byte, 2)})})
+		written <- err
+	}()
+	write(t, b, []byte("answer"))
+	<-out.called
+	read := make(chan string)
+	go func() {
+		buf := make([]byte, 10)
+		n, err := a.Read(buf)
+		if err != nil {
+			t.Errorf("Read: %v", err)
+		}
+		read <- string(buf[:n])
+	}()
+	for waits := false; !waits; {
+		a.mu.Lock()
+		waits = a.inRead && a.driving
+		a.mu.Unlock()
+	}
+	close(out.release)
+	if err := <-written; !errors.Is(err, errFull) {
+		t.Errorf("WriteTo: %v", err)
+	}
+	if got := <-read; got != "swer" {
+		t.Errorf("Read what the writer did not take: %q", got)
+	}
+	closeBoth(a, b)
 }
 
 // A half close, a peer that is gone and a deadline end io.Copy as they end Read and
