@@ -8,8 +8,16 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
+)
+
+// Our own tuning: how long a new link's carrier is waited for at most. It is there
+// within a millisecond, or a second where the kernel saves itself work.
+const (
+	settleStep  = time.Millisecond
+	settleTries = 2000
 )
 
 // tunNet is the backend on a TUN link: the adapter's addresses are its own, not
@@ -74,10 +82,24 @@ func (n *tunNet) open() error {
 	if err := n.attach(); err != nil {
 		return err
 	}
+	n.settle()
 	if n.cfg.Offload == OffloadOn && !n.uso.Load() {
 		return &SocketError{Op: "set TUNSETOFFLOAD", Addr: n.cfg.Addrs[0], Err: unix.EINVAL, Reason: "this kernel cuts no UDP on TUN links (Linux 6.2 does); use auto or off"}
 	}
 	return nil
+}
+
+// settle waits until the kernel has noticed that the link has a carrier: until then
+// it drops what is routed to it, and the port would come up with an event. A link that
+// is down has none.
+func (n *tunNet) settle() {
+	for range settleTries {
+		r, err := askLink(n.name, unix.SIOCGIFFLAGS)
+		if err != nil || r.Uint16()&unix.IFF_UP == 0 || r.Uint16()&unix.IFF_RUNNING != 0 {
+			return
+		}
+		time.Sleep(settleStep)
+	}
 }
 
 // heldByHost says whether the host has an address.

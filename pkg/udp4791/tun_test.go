@@ -79,6 +79,27 @@ func openTUNNet(t testing.TB, n int, family string, cfg Config) Net {
 	return net
 }
 
+// A link that was there takes packets as soon as it is open: the kernel, which
+// notices the carrier a little later, drops none of the first.
+func TestTUNCarriesFromTheStart(t *testing.T) {
+	tunHost(t, "ipv4")
+	for i := range 50 {
+		addrs := tunAddrs(i, "ipv4")
+		link := testnet.TUN(t, addrs)
+		n, err := OpenNet(Config{Addrs: addrs, Backend: BackendTUN, TUN: link})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := askLink(link, unix.SIOCGIFFLAGS)
+		if err != nil || r.Uint16()&unix.IFF_RUNNING == 0 {
+			t.Errorf("the open link's flags: %#x, %v", r.Uint16(), err)
+		}
+		if err := n.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestTUNExchange(t *testing.T) {
 	for _, family := range []string{"ipv4", "ipv6"} {
 		for _, workers := range []int{1, 3} {
