@@ -11,10 +11,14 @@ import (
 	"github.com/softroce/softroce/pkg/udp4791"
 )
 
-// receive takes one batch of datagrams from the endpoint and gives each to
-// its queue pair.
+// receive takes one batch of datagrams from the endpoint, or what is left of the
+// last, and gives each to its queue pair.
 func (w *worker) receive() int {
-	slots, err := w.ep.ReadBatch()
+	slots, err := w.rest, error(nil)
+	if len(slots) == 0 {
+		slots, err = w.ep.ReadBatch()
+		w.stats.Receives += uint64(len(slots))
+	}
 	if err != nil {
 		w.stats.RecvErrors++
 		if n, ok := w.recvLog.allow(w.now); ok {
@@ -26,16 +30,22 @@ func (w *worker) receive() int {
 		raceorder.Receive()
 	}
 	before := w.stats.PacketsIn
+	w.rest, w.full = nil, false
+	w.canWait = w.unsteered && !w.impaired.on // rules are not asked a second time about a packet
 	for i := range slots {
-		w.acceptSlot(&slots[i])
+		if w.acceptSlot(&slots[i]); w.full {
+			w.rest = slots[i:]
+			break
+		}
 	}
+	w.canWait = false
 	w.got = w.stats.PacketsIn - before
 	return len(slots)
 }
 
-// acceptSlot takes the datagrams of one receive buffer.
+// acceptSlot takes the datagrams of one receive buffer. When a lane is full that has
+// to be waited for (full), the slot keeps what is left.
 func (w *worker) acceptSlot(s *udp4791.RecvSlot) {
-	w.stats.Receives++
 	w.learner.solved = false
 	if w.impaired.on {
 		w.acceptImpaired(s)
@@ -48,7 +58,10 @@ func (w *worker) acceptSlot(s *udp4791.RecvSlot) {
 	for buf := s.Buf; len(buf) > 0; {
 		n := min(s.Segment, len(buf))
 		w.taken = nil
-		w.accept(&s.Meta, buf[:n:n], fromWire)
+		if w.accept(&s.Meta, buf[:n:n], fromWire); w.full {
+			s.Buf = buf
+			return
+		}
 		s.Meta.SegIndex++
 		if w.taken != nil {
 			more := w.acceptMiddles(&s.Meta, buf, s.Segment)
@@ -83,13 +96,17 @@ func (w *worker) accept(meta *udp4791.RecvMeta, buf []byte, from origin) {
 		return
 	}
 	if to := w.a.workerOf(qpn); to != w {
-		if from != fromWire || !w.handOver(to, meta, buf, fromOther) {
+		handed := from == fromWire && w.handOver(to, meta, buf, fromOther)
+		w.full = !handed && w.canWait
+		if !handed && !w.full {
 			w.drop(meta, buf, DropHandover)
 			return
 		}
 		w.stats.PacketsIn--
 		w.stats.BytesIn -= uint64(len(buf))
-		w.stats.Handovers++
+		if handed {
+			w.stats.Handovers++
+		}
 		return
 	}
 	q := w.find(qpn)

@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"bytes"
 	"net/netip"
 	"os"
 	"testing"
@@ -11,17 +12,23 @@ import (
 	"github.com/softroce/softroce/pkg/verbs"
 )
 
-// The link of a TUN adapter goes and comes back: the port is down meanwhile, programs
-// hear of both, and the GIDs stay.
-func TestTUNLinkGoesAndComesBack(t *testing.T) {
+// tunHost moves the test to a network namespace that has TUN links and forwards.
+func tunHost(t *testing.T) {
+	t.Helper()
 	h := testnet.One(t)
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
 		t.Skipf("no TUN links here: %v", err)
 	}
 	h.Enter(t)
-	addrs := []netip.Addr{netip.MustParseAddr("10.99.7.2"), netip.MustParseAddr("fd5c:4799::2")}
-	link := testnet.TUN(t, addrs)
-	a, err := New(Config{Addrs: addrs, Backend: BackendTUN, TUN: link, Workers: 2})
+	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// startTUN starts an adapter on a TUN link of its own.
+func startTUN(t *testing.T, workers int, addrs ...netip.Addr) *Adapter {
+	t.Helper()
+	a, err := New(Config{Addrs: addrs, Backend: BackendTUN, TUN: testnet.TUN(t, addrs), Workers: workers})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,6 +37,41 @@ func TestTUNLinkGoesAndComesBack(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	return a
+}
+
+// The kernel gives what comes by a TUN link to whichever worker it likes: however
+// much of it is another's, all of it comes there, and nothing is sent again.
+func TestTUNPacketsOfAnotherWorker(t *testing.T) {
+	tunHost(t)
+	a, b := startTUN(t, 1, netip.MustParseAddr("10.99.8.2")), startTUN(t, 4, netip.MustParseAddr("10.99.9.2"))
+	da, db := openDevice(t, a), openDevice(t, b)
+	const pairs, n = 8, 1 << 20
+	handed := func() (n, lost uint64) {
+		for _, w := range b.Snapshot().Workers {
+			n, lost = n+w.Stats.Handovers, lost+w.Stats.Drops[DropHandover]
+		}
+		return n, lost
+	}
+	for i := range pairs {
+		x, y := newEndpoint(t, da, n), newEndpoint(t, db, n)
+		connectPair(t, x, y)
+		if err := transfer(within(t), x, y, byte(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, lost := handed(); n == 0 || lost != 0 {
+		t.Errorf("%d packets were handed over, %d lost", n, lost)
+	}
+}
+
+// The link of a TUN adapter goes and comes back: the port is down meanwhile, programs
+// hear of both, and the GIDs stay.
+func TestTUNLinkGoesAndComesBack(t *testing.T) {
+	tunHost(t)
+	addrs := []netip.Addr{netip.MustParseAddr("10.99.7.2"), netip.MustParseAddr("fd5c:4799::2")}
+	a := startTUN(t, 2, addrs...)
+	link := a.group.Link()
 	state := func(up bool) {
 		t.Helper()
 		until(t, "the port follows the link", func() bool { return a.port.Load().up == up })
@@ -57,5 +99,60 @@ func TestTUNLinkGoesAndComesBack(t *testing.T) {
 	}
 	if got := a.Addrs(); len(got) != len(addrs) {
 		t.Errorf("addresses: %v", got)
+	}
+}
+
+// A link goes with requests in flight and comes back within the queue pair's retries:
+// all of them end well, and so do those after.
+func TestTUNQueuePairsOutliveTheirLink(t *testing.T) {
+	tunHost(t)
+	a, b := startTUN(t, 2, netip.MustParseAddr("10.99.10.2")), startTUN(t, 2, netip.MustParseAddr("10.99.11.2"))
+	const n = 4 << 20
+	x, y := newEndpoint(t, openDevice(t, a), n), newEndpoint(t, openDevice(t, b), n)
+	for _, side := range [][2]*endpoint{{x, y}, {y, x}} {
+		gid, err := side[1].dev.QueryGID(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		peer := verbs.RCPeer{QPN: side[1].qp.Num(), PSN: 7, GID: gid}
+		if err := side[0].qp.ConnectRC(peer, verbs.RCConfig{PSN: 7, Timeout: 17}); err != nil { // half a second, seven times
+			t.Fatal(err)
+		}
+	}
+	for i, gone := range []*Adapter{a, b} {
+		w := watchEvents(t, gone)
+		for k := range x.mr.Bytes() {
+			x.mr.Bytes()[k] = byte(k>>12 ^ k + i)
+		}
+		clear(y.mr.Bytes())
+		addrs, link := gone.Addrs(), gone.group.Link()
+		l, err := netlink.LinkByName(link)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wr := verbs.SendWR{
+			Opcode: verbs.WRRDMAWrite, Flags: verbs.SendSignaled, SGList: []verbs.SGE{x.mr.SGE(0, n)},
+			RemoteAddr: y.mr.Addr(), RKey: y.mr.RKey(),
+		}
+		if _, err := x.qp.PostSend(wr); err != nil {
+			t.Fatal(err)
+		}
+		if err := netlink.LinkDel(l); err != nil {
+			t.Fatal(err)
+		}
+		w.want(t, verbs.EventPortErr)
+		if _, err := x.qp.PostSend(wr); err != nil {
+			t.Fatal(err)
+		}
+		testnet.TUN(t, addrs)
+		w.want(t, verbs.EventPortActive)
+		for range 2 {
+			if wc, err := completion(within(t), x.cq); err != nil || wc.Status != verbs.WCSuccess {
+				t.Fatalf("%v, %v", wc.Status, err)
+			}
+		}
+		if !bytes.Equal(x.mr.Bytes(), y.mr.Bytes()) {
+			t.Error("the data that arrived is not what was sent")
+		}
 	}
 }

@@ -161,7 +161,7 @@ func (w *worker) turn() int {
 	n := w.lookAtRules()
 	n += w.receive()
 	n += w.doorbells()
-	if !w.ep.More() { // what came is known: whoever waits for it waits in vain
+	if len(w.rest) == 0 && !w.ep.More() { // what came is known: whoever waits for it waits in vain
 		n += w.timeouts()
 	}
 	w.flush() // before the acknowledgements leave: what they promise can be polled

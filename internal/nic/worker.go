@@ -93,6 +93,14 @@ type worker struct {
 	loan         *handed   // that is being taken
 	lentBuf      [transport.TransmitSpace]byte
 	impaired     impaired // by rules
+	// unsteered: the kernel spreads packets over the workers as it likes (TUN), so
+	// that a full lane is nothing out of the way, and is waited for. canWait says that
+	// the packet of now can; full that its lane is; rest, the endpoint's memory, is
+	// what was read and has to wait.
+	unsteered bool
+	canWait   bool
+	full      bool
+	rest      []udp4791.RecvSlot
 
 	later     []*qp      // whose rings a turn did not come to the end of
 	slots     int        // that this turn may still take
@@ -126,7 +134,7 @@ const (
 
 func newWorker(a *Adapter, index int, ep udp4791.Queue) (*worker, error) {
 	w := &worker{
-		a: a, index: index, ep: ep,
+		a: a, index: index, ep: ep, unsteered: a.cfg.Backend == BackendTUN,
 		byQPN:  make(map[bth.QPN]*qp),
 		routes: make(map[netip.Addr]*route),
 		groups: make(map[netip.Addr]*groupHere),
@@ -254,7 +262,9 @@ func (w *worker) run() {
 			if w.onlyCommands {
 				w.spins = spinTurns - fewTurns // traffic is not what comes next
 			}
-			if len(w.held) > 0 || w.now.Sub(w.yielded) >= yieldEvery {
+			if w.full {
+				shm.SchedYield() // to the worker that is to empty the lane, however long
+			} else if len(w.held) > 0 || w.now.Sub(w.yielded) >= yieldEvery {
 				w.yielded = w.now
 				w.giveWay(shm.SchedYield)
 			}
