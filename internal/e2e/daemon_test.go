@@ -21,6 +21,8 @@ import (
 
 	"github.com/softroce/softroce/internal/capture"
 	"github.com/softroce/softroce/internal/testaddr"
+	"github.com/softroce/softroce/internal/testmatrix"
+	"github.com/softroce/softroce/pkg/adapter"
 	"github.com/softroce/softroce/pkg/verbs"
 )
 
@@ -146,7 +148,7 @@ func TestCapturesOfBothEndsAgree(t *testing.T) {
 	args := []string{"perf", "write", "--bw", "--check", "-n", "40", "-s", "20000", "-m", "1024", "-p", strconv.Itoa(port)}
 	srv := tool(t, append(args, "--socket", d[0].socket, "--tclass", "8")...)
 	eventually(t, "the server listens", func() bool { return listening(t, port) || srv.ended() })
-	tool(t, append(args, "--socket", d[1].socket, "--tclass", "104", addrs[0].String())...).finish(t)
+	tool(t, append(args, "--socket", d[1].socket, "--tclass", "104", toolHost(t, addrs[0]))...).finish(t)
 	srv.finish(t)
 	seen := [2][2]map[string]int{} // by adapter; sent and received
 	for i := range d {
@@ -197,6 +199,10 @@ func packetsOf(t *testing.T, file, addr string) (seen [2]map[string]int) {
 		t.Fatal(err)
 	}
 	seen = [2]map[string]int{{}, {}}
+	routers := uint8(0)
+	if testmatrix.Backend(t) == adapter.BackendTUN {
+		routers = 1 // the host
+	}
 	for {
 		data, _, err := ng.ReadPacketData()
 		if errors.Is(err, io.EOF) {
@@ -210,11 +216,11 @@ func packetsOf(t *testing.T, file, addr string) (seen [2]map[string]int) {
 		if !ok {
 			t.Fatalf("not IPv4: % x", data[:20])
 		}
-		dir := 1
+		dir, ttl := 1, ip.TTL+routers
 		if ip.SrcIP.String() == addr {
-			dir = 0
+			dir, ttl = 0, ip.TTL
 		}
-		seen[dir][fmt.Sprintf("tos=%d ttl=%d id=%d %x", ip.TOS, ip.TTL, ip.Id, ip.Payload)]++
+		seen[dir][fmt.Sprintf("tos=%d ttl=%d id=%d %x", ip.TOS, ttl, ip.Id, ip.Payload)]++
 	}
 }
 

@@ -66,7 +66,7 @@ func TestF46EveryVerbEveryTool(t *testing.T) {
 			args := append(strings.Fields(r.args), "-p", fmt.Sprint(port))
 			srv := tool(t, append(args, "--socket", server.socket)...)
 			eventually(t, "the server listens", func() bool { return listening(t, port) || srv.ended() })
-			cl := tool(t, append(args, "--socket", client.socket, addrs[0].String())...)
+			cl := tool(t, append(args, "--socket", client.socket, toolHost(t, addrs[0]))...)
 			cl.finish(t)
 			srv.finish(t)
 			if !strings.Contains(cl.out.String(), r.want) {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/softroce/softroce/internal/testmatrix"
+	"github.com/softroce/softroce/pkg/adapter"
 )
 
 // limit ends waits of a test that hangs; nothing is measured by it.
@@ -77,6 +78,16 @@ func startDaemon(t *testing.T, addr netip.Addr, socket string, more ...string) *
 	}
 	d.metrics = m[1]
 	return d
+}
+
+// toolHost is where a tool's TCP side is reached whose daemon has an address: there;
+// on a TUN link nobody answers TCP, but the loopback does as well.
+func toolHost(t *testing.T, addr netip.Addr) string {
+	t.Helper()
+	if testmatrix.Backend(t) == adapter.BackendTUN {
+		return "127.0.0.1"
+	}
+	return addr.String()
 }
 
 // socketIn gives a short path for a daemon's socket.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"regexp"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softroce/softroce/internal/testaddr"
+	"github.com/softroce/softroce/internal/testmatrix"
 	"github.com/softroce/softroce/pkg/verbs"
 )
 
@@ -203,8 +205,12 @@ func TestExplainOfTheDaemon(t *testing.T) {
 	}
 	r = softroce(t, nil, "gids", "--json", "--socket", d.socket)
 	var gids []object
+	link := "lo"
+	if tun := testmatrix.TUN(t, []netip.Addr{d.addr}); tun != "" {
+		link = tun
+	}
 	if err := json.Unmarshal([]byte(r.stdout), &gids); err != nil || len(gids) != 1 || gids[0]["usable"] != true || gids[0]["index"] != 0.0 ||
-		gids[0]["interface"] != "lo" || gids[0]["address"] != d.addr.String() || gids[0]["type"] != "RoCE v2" {
+		gids[0]["interface"] != link || gids[0]["address"] != d.addr.String() || gids[0]["type"] != "RoCE v2" {
 		t.Errorf("gids: %v\n%s%s", err, r.stdout, r.stderr)
 	}
 }

@@ -363,8 +363,9 @@ func TestFindWay(t *testing.T) {
 		if err != nil || way.Local != bth.GIDFromAddr(addrs[0]) || way.Remote != bth.GIDFromAddr(addrs[1]) || way.TrafficClass != 0x20 || way.HopLimit != 64 || mtu != bth.MTU4096 {
 			t.Errorf("to a neighbour: %+v, %v, %v", way, mtu, err)
 		}
-		if _, _, err := a.findWay(netip.Addr{}, netip.MustParseAddr("8.8.8.8"), 0); err == nil {
-			t.Error("from a loopback address into the world")
+		// Where the host sends what comes by a TUN link, the adapter does not know.
+		if _, _, err := a.findWay(netip.Addr{}, netip.MustParseAddr("8.8.8.8"), 0); (err == nil) != (testmatrix.Backend(t) == BackendTUN) {
+			t.Errorf("from a loopback or TUN address into the world: %v", err)
 		}
 		if _, _, err := a.findWay(netip.Addr{}, netip.IPv6Loopback(), 0); errnoOf(err, 0) != syscall.ENODEV {
 			t.Errorf("to IPv6 without an IPv6 address: %v", err)

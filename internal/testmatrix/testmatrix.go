@@ -5,8 +5,10 @@
 package testmatrix
 
 import (
+	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -51,17 +53,39 @@ func Backend(t testing.TB) udp4791.Backend {
 	return b
 }
 
+// SkipOn ends a test that is about what these backends do not have: the host's own
+// addresses, UDP sockets, multicast. why says what of it.
+func SkipOn(t testing.TB, why string, backends ...udp4791.Backend) {
+	t.Helper()
+	if b := Backend(t); slices.Contains(backends, b) {
+		t.Skipf("backend %v: %s", b, why)
+	}
+}
+
 // TUN is the link that an adapter of a test is to have with these addresses: "" but
-// where Backend is BackendTUN.
+// where Backend is BackendTUN. A test whose adapter is to have the address of an
+// interface in the thread's network namespace ends there.
 func TUN(t testing.TB, addrs []netip.Addr) string {
 	t.Helper()
 	if Backend(t) != udp4791.BackendTUN {
 		return ""
 	}
-	if len(addrs) == 0 {
+	if len(addrs) == 0 || onInterface(t, addrs[0]) {
 		t.Skip("an interface's addresses are the host's; on a TUN link the adapter has its own")
 	}
 	return testnet.TUN(t, addrs)
+}
+
+func onInterface(t testing.TB, a netip.Addr) bool {
+	t.Helper()
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatalf("testmatrix: %v", err)
+	}
+	return slices.ContainsFunc(all, func(p net.Addr) bool {
+		n, ok := p.(*net.IPNet)
+		return ok && n.IP.Equal(a.AsSlice())
+	})
 }
 
 // Workers is how many workers the adapters of a test are to have; otherwise

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softroce/softroce/internal/nic"
+	"github.com/softroce/softroce/internal/testmatrix"
 	"github.com/softroce/softroce/internal/testnet"
 	"github.com/softroce/softroce/pkg/adapter"
 	"github.com/softroce/softroce/pkg/bth"
@@ -37,6 +38,10 @@ func TestF14BigTransfers(t *testing.T) {
 			a, b := pair(t, shape{size: 16 << 20}, verbs.RCConfig{MTU: c.mtu, Timeout: 14}, func(cfg *adapter.Config) {
 				cfg.RecvBuffer, cfg.SendBuffer = c.rcv, c.snd
 			})
+			if c.mustLose && testmatrix.Backend(t) == adapter.BackendTUN {
+				shortQueue(t, a.host)
+				shortQueue(t, b.host)
+			}
 			sum := bigTransfers(t, a, b)
 			if float64(sum.again) > c.again*float64(sum.sent) {
 				t.Errorf("%d of %d packets were sent again", sum.again, sum.sent)
@@ -46,6 +51,15 @@ func TestF14BigTransfers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// shortQueue has few packets wait on a host's TUN link, whose queue is what a socket
+// has a receive buffer for.
+func shortQueue(t *testing.T, h *host) {
+	t.Helper()
+	link, err := netlink.LinkByName(testmatrix.TUN(t, h.Addrs()))
+	must(t, err)
+	must(t, netlink.LinkSetTxQLen(link, 2))
 }
 
 // The same over a link that is slower than the sender, so that the send

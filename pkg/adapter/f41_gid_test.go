@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softroce/softroce/internal/testaddr"
+	"github.com/softroce/softroce/internal/testmatrix"
 	"github.com/softroce/softroce/internal/testnet"
 	"github.com/softroce/softroce/pkg/adapter"
 	"github.com/softroce/softroce/pkg/bth"
@@ -220,6 +221,7 @@ func TestF41F43WrongAttributes(t *testing.T) {
 // An address that this host does not have, or that is no adapter's, is refused
 // with the address and the reason.
 func TestF41AddressThatIsNotThere(t *testing.T) {
+	testmatrix.SkipOn(t, "an adapter's addresses on a TUN link are those that the host has not", adapter.BackendTUN)
 	for _, c := range []struct {
 		addr  string
 		words []string
