@@ -30,7 +30,7 @@ On another:              softroce conformance run --target 192.0.2.1`,
 }
 
 func newConformanceListCmd() *cobra.Command {
-	var level, section string
+	var level, choice string
 	var untested bool
 	c := &cobra.Command{
 		Use:   "list [flags]",
@@ -38,25 +38,35 @@ func newConformanceListCmd() *cobra.Command {
 		Long: `list prints one case a line: its id, its level, and its title, which is what is sent and what is expected then. With
 --untested it prints the statements that have no case, and why.`,
 		Example: `  softroce conformance list --level must
-  softroce conformance list --section RDR,PSN`,
+  softroce conformance list --only RDR,PSN`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			lowest, err := suite.ParseLevel(level)
 			if err != nil {
 				return &exitError{exitUsage, fmt.Errorf("list: --level: %w", err)}
 			}
-			only, err := parseOnly(section)
+			only, err := parseOnly(choice)
 			if err != nil {
-				return &exitError{exitUsage, fmt.Errorf("list: --section: %w", err)}
+				return &exitError{exitUsage, fmt.Errorf("list: --only: %w", err)}
 			}
 			cfg := suite.Config{Level: lowest, Only: only}
 			return listCases(c.OutOrStdout(), cfg.Selected(), untested)
 		},
 	}
 	c.Flags().StringVar(&level, "level", "may", "list this level and those above: may, should, must")
-	c.Flags().StringVar(&section, "section", "", "sections by their prefix, as RDR,PSN; ids, too (default: all)")
+	addOnlyFlag(c, &choice)
 	c.Flags().BoolVar(&untested, "untested", false, "the statements that have no case, and why, instead")
 	return c
+}
+
+// addOnlyFlag adds --only, which has the name --section, too.
+func addOnlyFlag(c *cobra.Command, only *string) {
+	c.Flags().StringVar(only, "only", "", "cases by id, section's prefix or pattern, as RDR,ATM-03,PSN-1*; also --section (default: all)")
+	c.Flags().StringVar(only, "section", "", "the same")
+	c.MarkFlagsMutuallyExclusive("only", "section")
+	if err := c.Flags().MarkHidden("section"); err != nil {
+		panic(err) // the flag is there
+	}
 }
 
 func listCases(w io.Writer, statements []suite.Statement, untested bool) error {
@@ -168,6 +178,9 @@ each statement on each target, with the packets. The page needs no network.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			var runs []*report.Run
 			for _, name := range args {
+				if sameFile(out, name) {
+					return &exitError{exitUsage, fmt.Errorf("report: --out %s would overwrite the results that it is made of", out)}
+				}
 				r, err := readRun(name)
 				if err != nil {
 					return &exitError{exitUsage, fmt.Errorf("report: %w", err)}
@@ -183,7 +196,7 @@ each statement on each target, with the packets. The page needs no network.`,
 }
 
 func readRun(name string) (*report.Run, error) {
-	f, err := os.Open(name)
+	f, err := openRegular(name)
 	if err != nil {
 		return nil, err
 	}
@@ -193,6 +206,25 @@ func readRun(name string) (*report.Run, error) {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return r, nil
+}
+
+// openRegular opens a file that has an end: reading a pipe might wait for ever.
+func openRegular(name string) (*os.File, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file (%s)", name, info.Mode().Type())
+	}
+	return os.Open(name)
+}
+
+// sameFile says whether two names are of one file.
+func sameFile(a, b string) bool {
+	x, errX := os.Stat(a)
+	y, errY := os.Stat(b)
+	return errX == nil && errY == nil && os.SameFile(x, y)
 }
 
 // writeTo writes a file, or standard output for "-".

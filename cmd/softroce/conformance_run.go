@@ -76,7 +76,7 @@ and 2 when the run could not be made.`,
 	fl.StringVar(&f.local, "local", "", "address to send from (default: the host's choice)")
 	fl.StringVar(&f.iface, "iface", "", "interface to send from (default: the one of the route to the target)")
 	fl.StringVar(&f.name, "name", "", "what reports call the target (default: its device and address)")
-	fl.StringVar(&f.only, "only", "", "cases by id, section's prefix or pattern, as RDR,ATM-03,PSN-1* (default: all)")
+	addOnlyFlag(c, &f.only)
 	fl.StringVar(&f.except, "except", "", "cases to leave out, likewise: what the target does not survive for instance")
 	fl.StringVar(&f.level, "level", "may", "run this level and those above: may, should, must")
 	fl.Uint64Var(&f.seed, "seed", 1, "where a case's random numbers begin")
@@ -195,7 +195,7 @@ func (f *conformanceFlags) readExceptions() (*report.Exceptions, error) {
 	if f.exceptions == "" {
 		return nil, nil
 	}
-	in, err := os.Open(f.exceptions)
+	in, err := openRegular(f.exceptions)
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +207,7 @@ func (f *conformanceFlags) readGolden() (*report.Run, error) {
 	if f.golden == "" {
 		return nil, nil
 	}
-	in, err := os.Open(f.golden)
+	in, err := openRegular(f.golden)
 	if err != nil {
 		return nil, err
 	}

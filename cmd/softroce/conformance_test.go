@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/softroce/softroce/conformance/agent"
 	"github.com/softroce/softroce/conformance/cases"
 	"github.com/softroce/softroce/conformance/report"
@@ -64,9 +66,11 @@ func TestConformanceList(t *testing.T) {
 	if len(seen) != len(suite.Statements()) {
 		t.Errorf("%d statements are listed, want %d", len(seen), len(suite.Statements()))
 	}
-	out, _ := conformanceCommand(t, "list", "--section", "rdr", "--level", "must")
-	if n := strings.Count(out, "\n"); n != 7 || strings.Contains(out, "should") {
-		t.Errorf("the musts of RDR: %d lines:\n%s", n, out)
+	for _, flag := range []string{"--section", "--only"} {
+		out, _ := conformanceCommand(t, "list", flag, "rdr", "--level", "must")
+		if n := strings.Count(out, "\n"); n != 7 || strings.Contains(out, "should") {
+			t.Errorf("the musts of RDR by %s: %d lines:\n%s", flag, n, out)
+		}
 	}
 }
 
@@ -86,10 +90,20 @@ func TestConformanceRefuses(t *testing.T) {
 	if err := os.WriteFile(bad, []byte("FRM-04\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	fifo := filepath.Join(dir, "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct{ args, want string }{
 		{"show XYZ-01", `no statement "XYZ-01"`},
 		{"list --level most", "want must, should or may"},
 		{"list --section NOT", `"NOT" is no statement`},
+		{"list --only NOT", `list: --only: "NOT" is no statement`},
+		{"run --target 192.0.2.1 --section NOT", `--only: "NOT" is no statement`},
+		{"run --target 192.0.2.1 --golden " + fifo, "not a regular file"},
+		{"run --target 192.0.2.1 --exceptions " + fifo, "not a regular file"},
+		{"report --out " + dir + "/x " + fifo, "not a regular file"},
+		{"report --out " + bad + " " + bad, "would overwrite the results"},
 		{"run", "target"},
 		{"run --target 192.0.2.1 --only RDR,XX-*", `"XX-*" is no statement`},
 		{"run --target 192.0.2.1 --level x", "--level"},

@@ -2,8 +2,10 @@ package suite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"path"
 	"runtime/debug"
@@ -38,6 +40,12 @@ type Config struct {
 // until there is an agent again; one that stays away costs every other case one try.
 const back = 10 * time.Second
 
+// silentMost is in how many cases in a row an agent may be silent: each costs a time-out, and the run ends behind them.
+const silentMost = 3
+
+// ErrSilent is why a run ended early: the agent answers no more.
+var ErrSilent = errors.New("the run ends early, the agent is silent")
+
 // keep is how many frames of a case are kept.
 const keep = 2000
 
@@ -66,7 +74,7 @@ func matches(only []string, id string) bool {
 }
 
 // Run runs the selected cases one after the other. A statement without a case is skipped with its reason. The error is for
-// what keeps the whole run from being made: the first Dial, the link, the context.
+// what keeps the whole run from being made: the first Dial, the link, the context, an agent that falls silent (ErrSilent).
 func Run(ctx context.Context, cfg Config) ([]Result, error) {
 	if cfg.Wait == 0 {
 		cfg.Wait = 2 * time.Second
@@ -93,6 +101,9 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 		if cfg.Progress != nil {
 			cfg.Progress(len(out), len(selected), &out[len(out)-1])
 		}
+		if r.silent == silentMost && len(out) < len(selected) {
+			return out, fmt.Errorf("%w: in %d cases in a row it did not answer in time, the last time: %w", ErrSilent, r.silent, r.silence)
+		}
 	}
 	return out, nil
 }
@@ -103,6 +114,9 @@ type runner struct {
 	agent Agent
 	hello *agent.Hello
 	gone  bool // it was waited for, in vain
+
+	silent  int // cases in a row in which it did not answer in time
+	silence error
 }
 
 func (r *runner) dial() error {
@@ -119,6 +133,17 @@ func (r *runner) hangUp() {
 		_ = c.Close() // it is given up
 	}
 	r.agent = nil
+}
+
+// heard counts the cases in a row in which the agent did not answer in time.
+func (r *runner) heard(err error) {
+	var n net.Error
+	if !errors.As(err, &n) || !n.Timeout() {
+		r.silent = 0
+		return
+	}
+	r.silent++
+	r.silence = err
 }
 
 // clear destroys what a case made at the agent, which is given up where it cannot. The error is for an agent that is lost:
@@ -185,6 +210,7 @@ func (r *runner) one(s Statement) Result {
 		return res
 	}
 	if err := r.fresh(); err != nil {
+		r.heard(err)
 		res.Outcome, res.Reason = Fail, err.Error()
 		return res
 	}
@@ -196,7 +222,8 @@ func (r *runner) one(s Statement) Result {
 	}
 	r.play(c, &res)
 	res.Took = time.Since(res.Began)
-	if err := r.clear(); err != nil && res.Outcome != Fail {
+	err := r.clear()
+	if r.heard(err); err != nil && res.Outcome != Fail {
 		res.Outcome, res.Reason = Fail, "behind the case: "+err.Error()
 	}
 	return res

@@ -2,6 +2,8 @@ package suite
 
 import (
 	"errors"
+	"os"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -74,6 +76,52 @@ func TestLostAgent(t *testing.T) {
 				}
 				if !c.dials(dials) {
 					t.Errorf("%d dials", dials)
+				}
+			})
+		})
+	}
+}
+
+// An agent that answers no more costs a few time-outs, and then the run ends and says so; one that answers again in between does not.
+func TestSilentAgent(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		hello bool // it answers a dial still
+		heals int  // the dial from which on it answers again; 0: none
+		want  int  // results
+	}{
+		{"deaf", false, 0, 1 + silentMost - 1},
+		{"says hello only", true, 0, silentMost},
+		{"comes back in time", true, 1 + silentMost - 1, 6},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				link, far := wire.Pair()
+				defer func() { _, _ = link.Close(), far.Close() }()
+				hello := &agent.Hello{Version: 1, GIDs: []agent.GID{{Addr: link.Remote().String()}}}
+				a, dials := &mortal{why: os.ErrDeadlineExceeded}, 0
+				ids := []string{"FRM-01", "FRM-02", "FRM-03", "FRM-04", "FRM-05", "FRM-06"}
+				var all []Case
+				for i, id := range ids {
+					all = append(all, Case{ID: id, Run: func(*T) { a.dead = a.dead || i == 0 }})
+				}
+				results, err := Run(t.Context(), Config{
+					Link: link, Only: ids, Cases: all,
+					Dial: func() (Agent, *agent.Hello, error) {
+						if dials++; dials == c.heals {
+							a.dead = false
+						}
+						if a.dead && !c.hello {
+							return nil, nil, os.ErrDeadlineExceeded
+						}
+						return a, hello, nil
+					},
+				})
+				if len(results) != c.want || (err == nil) != (c.want == len(ids)) {
+					t.Errorf("%d results, want %d; %v", len(results), c.want, err)
+				}
+				if err != nil && (!errors.Is(err, ErrSilent) || !strings.Contains(err.Error(), "in 3 cases in a row")) {
+					t.Errorf("got %v", err)
 				}
 			})
 		})
