@@ -15,6 +15,9 @@ import (
 
 const installed = "/usr/local/bin/softroce"
 
+// dropins are the examples of drop-ins for the service.
+var dropins = []string{"limits.conf", "packet.conf", "tun.conf"}
+
 // units puts the units where the tools find them, with the command that was
 // built in the place of the installed one.
 func units(t *testing.T) (dir string) {
@@ -23,7 +26,9 @@ func units(t *testing.T) (dir string) {
 	for _, name := range []string{"softroce.service", "softroce.socket"} {
 		write(t, filepath.Join(dir, name), strings.ReplaceAll(read(t, "systemd/"+name), installed, softroce))
 	}
-	write(t, filepath.Join(dir, "softroce.service.d/limits.conf"), strings.ReplaceAll(read(t, "systemd/limits.conf"), installed, softroce))
+	for _, name := range dropins {
+		write(t, filepath.Join(dir, "softroce.service.d", name), strings.ReplaceAll(read(t, "systemd/"+name), installed, softroce))
+	}
 	return dir
 }
 
@@ -56,7 +61,11 @@ func TestUnitsVerify(t *testing.T) {
 // The service's exposure, by systemd's own measure, stays where it is.
 func TestUnitSecurity(t *testing.T) {
 	analyze := needs(t, "systemd-analyze", "systemd")
-	service := filepath.Join(units(t), "softroce.service")
+	dir := units(t)
+	if err := os.RemoveAll(filepath.Join(dir, "softroce.service.d")); err != nil {
+		t.Fatal(err)
+	}
+	service := filepath.Join(dir, "softroce.service")
 	out, err := exec.CommandContext(t.Context(), analyze, "security", "--offline=true", "--threshold=20", "--no-pager", service).CombinedOutput()
 	if strings.Contains(string(out), "unrecognized option") {
 		t.Skipf("this systemd-analyze cannot look at files: %s", out)
@@ -95,6 +104,21 @@ func TestUnitsFit(t *testing.T) {
 	user := setting(service, "User")[0]
 	if g := setting(socket, "SocketGroup"); !slices.Equal(g, []string{user}) || !strings.Contains(read(t, "systemd/softroce.sysusers"), "\nu "+user+" ") {
 		t.Errorf("user %s, socket's group %v, sysusers: %s", user, g, read(t, "systemd/softroce.sysusers"))
+	}
+}
+
+// The drop-ins of the backends give what those need, and no more.
+func TestBackendDropins(t *testing.T) {
+	for name, want := range map[string]string{"packet.conf": "CAP_NET_RAW", "tun.conf": "CAP_NET_ADMIN"} {
+		unit := read(t, "systemd/"+name)
+		for _, s := range []string{"CapabilityBoundingSet", "AmbientCapabilities"} {
+			if got := setting(unit, s); !slices.Equal(got, []string{want}) {
+				t.Errorf("%s: %s=%v, want %s", name, s, got, want)
+			}
+		}
+		if !strings.Contains(read(t, "../docs/operations.md"), "systemd/"+name) {
+			t.Errorf("docs/operations.md does not name %s", name)
+		}
 	}
 }
 

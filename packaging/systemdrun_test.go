@@ -27,6 +27,10 @@ else
 	mount -t cgroup -o none,name=systemd cgroup /sys/fs/cgroup/systemd
 fi
 mount -t tmpfs tmpfs /run
+if [ -c /dev/net/tun ]; then # with the mode that udev gives it
+	mount -t tmpfs tmpfs /dev/net
+	mknod -m 666 /dev/net/tun c 10 200
+fi
 for f in passwd group; do mount --bind "$UNITS/sysroot/etc/$f" /etc/$f; done
 mount --bind "$UNITS" /etc/systemd
 for s in /lib/systemd/systemd /usr/lib/systemd/systemd; do
@@ -59,6 +63,16 @@ for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
 	sleep 0.2
 done
 echo killed: $(softroce devinfo | head -n 1), restarts: $(systemctl show -P NRestarts softroce.service)
+backend() {
+	cp "/etc/systemd/$1.conf" /etc/systemd/system/softroce.service.d/
+	echo "SOFTROCE_ARGS=\"$2\"" >/etc/systemd/softroce.default
+	systemctl daemon-reload
+	systemctl restart softroce.service && echo $1: $(softroce devinfo | head -n 1), $(grep CapEff /proc/$(systemctl show -P MainPID softroce.service)/status)
+	rm "/etc/systemd/system/softroce.service.d/$1.conf"
+}
+mkdir -p /etc/systemd/system/softroce.service.d
+backend packet '--addr 127.0.0.1 --backend packet'
+if [ -c /dev/net/tun ]; then backend tun '--backend tun --tun roce0 --addr 10.99.0.2/24'; else echo no tun; fi
 echo done
 systemctl --force exit
 `
@@ -130,6 +144,9 @@ func bootable(t *testing.T) (dir string) {
 	// The file of flags would be in /etc/default.
 	write(t, filepath.Join(dir, "softroce.default"), "SOFTROCE_ARGS=\"--addr 127.0.0.1\"\n")
 	write(t, filepath.Join(dir, "out"), "")
+	for _, name := range dropins {
+		write(t, filepath.Join(dir, name), read(t, "systemd/"+name))
+	}
 	for _, name := range []string{"passwd", "group"} {
 		write(t, filepath.Join(dir, "sysroot/etc", name), read(t, "/etc/"+name))
 	}
@@ -172,11 +189,14 @@ exec timeout -k 1 50 unshare --pid --fork --mount --net --cgroup --uts --ipc --k
 	for _, want := range []string{
 		"socket softroce:softroce 660", "before: inactive", "hca_id:", "after: active", "StatusText=serving /run/softroce/softroce.sock",
 		"CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2", "restarted: hca_id", "stopped: inactive", "again: hca_id",
-		"watchdog: 30s", "killed: hca_id: softroce0, restarts: 1", "done",
+		"watchdog: 30s", "killed: hca_id: softroce0, restarts: 1", "packet: hca_id: softroce0, CapEff: 0000000000002000", "done",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q", want)
 		}
+	}
+	if !strings.Contains(out, "no tun\n") && !strings.Contains(out, "tun: hca_id: softroce0, CapEff: 0000000000001000\n") {
+		t.Error("the TUN backend does not serve")
 	}
 	if t.Failed() {
 		t.Logf("the script:\n%s\nsystemd: %v\n%s", out, err, log)
