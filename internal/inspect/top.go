@@ -293,8 +293,8 @@ func widest(lines []string) (n int) {
 // View is all rows and columns, once.
 func (t *Top) View() View { return &named{*t.table(t.shown(), 0), "top"} }
 
-// header says what is shown, in one or two lines.
-func (t *Top) header() []string {
+// header says what is shown, in two lines of so many characters.
+func (t *Top) header(columns int) []string {
 	var sum [numRates]float64
 	for i := range t.rows {
 		for k, v := range t.rows[i].per {
@@ -306,19 +306,40 @@ func (t *Top) header() []string {
 		which = ", idle ones hidden"
 	}
 	return []string{
-		fmt.Sprintf("%s  %s  %d queue pairs%s  by %s, every %v", clean(t.adapter), t.now.Format(time.TimeOnly), t.all, which, t.order().Name, t.Every),
-		fmt.Sprintf("tx %sB/s %s msg/s %s pkt/s   rx %sB/s %s msg/s %s pkt/s   resent %s/s   rnr %s/s   timeouts %s/s",
-			scaled(sum[sentBytes]), scaled(sum[sentMsgs]), scaled(sum[sentPkts]), scaled(sum[rcvdBytes]), scaled(sum[rcvdMsgs]), scaled(sum[rcvdPkts]),
-			scaled(sum[resent]), scaled(sum[rnrWaits]), scaled(sum[timeouts])),
+		fmt.Sprintf("%s  %s  %s%s  by %s, every %v", clean(t.adapter), t.now.Format(time.TimeOnly), count(uint64(t.all), "queue pair"), which, t.order().Name, t.Every),
+		totals(&sum, columns),
 	}
 }
 
-// keysLine names the keys.
-func keysLine() string {
-	var b strings.Builder
-	b.WriteString("q quit  +/- interval  i idle  j/k scroll  sort:")
-	for _, s := range TopSorts {
-		fmt.Fprintf(&b, " %c %s", s.Key, s.Name)
+// totals are the rates of all together: what went again, waited and failed is there in any case, the rest as there is room.
+func totals(sum *[numRates]float64, columns int) string {
+	rate := func(k int, unit string) string { return " " + scaled(sum[k]) + unit }
+	trouble := "   resent" + rate(resent, "/s") + "   rnr" + rate(rnrWaits, "/s") + "   timeouts" + rate(timeouts, "/s")
+	tx, rx := "tx"+rate(sentBytes, "B/s"), "   rx"+rate(rcvdBytes, "B/s")
+	txMsgs, rxMsgs := rate(sentMsgs, " msg/s"), rate(rcvdMsgs, " msg/s")
+	return firstFit(columns,
+		tx+txMsgs+rate(sentPkts, " pkt/s")+rx+rxMsgs+rate(rcvdPkts, " pkt/s")+trouble,
+		tx+txMsgs+rx+rxMsgs+trouble,
+		tx+rx+trouble)
+}
+
+// firstFit is the first of the lines that has room, or the last.
+func firstFit(columns int, lines ...string) string {
+	for _, l := range lines {
+		if len([]rune(l)) <= columns {
+			return l
+		}
 	}
-	return b.String()
+	return lines[len(lines)-1]
+}
+
+// keysLine names the keys behind more, which says what is not shown; where there is no room, those of orders without their names.
+func keysLine(more string, columns int) string {
+	var names, letters strings.Builder
+	for _, s := range TopSorts {
+		fmt.Fprintf(&names, " %c %s", s.Key, s.Name)
+		fmt.Fprintf(&letters, " %c", s.Key)
+	}
+	keys := more + "q quit  +/- interval  i idle  j/k scroll  sort:"
+	return firstFit(columns, keys+names.String(), keys+letters.String(), more+"q quit")
 }

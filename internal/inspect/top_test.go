@@ -127,6 +127,9 @@ func TestTopFitsTheTerminal(t *testing.T) {
 		if columns >= 60 && (!strings.Contains(got, "0x000011") || !strings.Contains(got, "RESENT/S") || !strings.Contains(got, "1.0M")) {
 			t.Errorf("%v: got\n%s", size, got)
 		}
+		if last := all[len(all)-1]; columns >= 80 && (!strings.Contains(all[1], "   timeouts ") || !strings.HasSuffix(all[1], "/s") || !strings.HasSuffix(last, " n") && !strings.HasSuffix(last, " n qpn")) {
+			t.Errorf("%v: cut in the middle: %q, %q", size, all[1], last)
+		}
 		if size[1] == 6 && !strings.Contains(got, "... 1 more") {
 			t.Errorf("%v: nothing tells of the row that is cut:\n%s", size, got)
 		}
@@ -134,6 +137,10 @@ func TestTopFitsTheTerminal(t *testing.T) {
 	top := looked(t, moving(), &Top{Every: time.Second, Busy: true})
 	if got := top.screen(120, 24); strings.Contains(got, "0x000012") || !strings.Contains(got, "0x000013") {
 		t.Errorf("busy ones alone: got\n%s", got)
+	}
+	top.all = 1
+	if got := top.screen(120, 24); !strings.Contains(got, "  1 queue pair, idle") {
+		t.Errorf("one alone: got\n%s", got)
 	}
 	top.Key('i')
 	top.Key('j')

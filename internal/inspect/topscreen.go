@@ -129,7 +129,7 @@ func (t *Top) screen(columns, lines int) string {
 		}
 		b.WriteString(line + lineEnd)
 	}
-	for _, l := range t.header() {
+	for _, l := range t.header(columns) {
 		put("", l, false)
 	}
 	for i, l := range t.table(rows, columns).Lines() {
@@ -142,14 +142,14 @@ func (t *Top) screen(columns, lines int) string {
 			put("", l, false)
 		}
 	}
-	foot := keysLine()
+	hidden := ""
 	if more > 0 {
-		foot = fmt.Sprintf("... %d more  %s", more, foot)
+		hidden = fmt.Sprintf("... %d more  ", more)
 	}
 	b.WriteString(screenEnd)
 	if below := room - len(rows); below > 0 {
 		b.WriteString(strings.Repeat("\r\n", below))
 	}
-	b.WriteString(cut(foot, columns))
+	b.WriteString(cut(keysLine(hidden, columns), columns))
 	return b.String()
 }
