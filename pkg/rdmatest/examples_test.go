@@ -25,7 +25,7 @@ func TestRNRStorm(t *testing.T) {
 func TestLostAckOfAtomic(t *testing.T) {
 	net := rdmatest.New(t, rdmatest.Config{})
 	a, b := net.Adapter("a"), net.Adapter("b")
-	x, y := net.RC(a, b, verbs.RCConfig{Timeout: 10}) // asks again after 4 ms
+	x, y := net.RC(a, b, verbs.RCConfig{Timeout: 13}) // asks again after 34 ms
 	asked := net.Count(rdmatest.Received(b), rdmatest.Opcode("FETCH-ADD"))
 	net.Drop(rdmatest.Sent(b), rdmatest.Opcode("ATOMIC-ACK"), rdmatest.First(1))
 	x.FetchAdd(y, 1)
