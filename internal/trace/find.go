@@ -164,7 +164,7 @@ func (c *Conn) onPurpose() (fs []Finding) {
 		if e.Kind != KindDropped {
 			continue
 		}
-		_, why, _ := cutLast(e.Text, ": ")
+		why := behindLast(e.Text, ": ")
 		rule, is := ruleOf(why)
 		if !is {
 			continue
@@ -188,7 +188,7 @@ func (c *Conn) common() (fs []Finding) {
 	for i := range c.Events {
 		switch e := &c.Events[i]; {
 		case e.Kind == KindDropped:
-			_, why, _ := cutLast(e.Text, ": ")
+			why := behindLast(e.Text, ": ")
 			if _, is := ruleOf(why); is {
 				continue
 			}
@@ -223,12 +223,10 @@ func (c *Conn) common() (fs []Finding) {
 	return fs
 }
 
-// cutLast cuts at the last sep.
-func cutLast(s, sep string) (before, after string, found bool) {
-	for i := len(s) - len(sep); i >= 0; i-- {
-		if s[i:i+len(sep)] == sep {
-			return s[:i], s[i+len(sep):], true
-		}
+// behindLast is what stands behind the last sep; all where there is none.
+func behindLast(s, sep string) string {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[i+len(sep):]
 	}
-	return s, "", false
+	return s
 }
