@@ -217,7 +217,7 @@ var rules = []rule{
 	},
 	{
 		path: "pkg/rdmanet", is: "net.Conn and net.Listener over RDMA", never: "what only an adapter knows",
-		may: join(leaves, []string{"pkg/verbs", "pkg/rdmacm"}), testsMay: join(edgeTests, []string{"pkg/adapter", xnet}), unix: true,
+		may: join(leaves, []string{"pkg/verbs", "pkg/rdmacm"}), testsMay: join(edgeTests, []string{"pkg/adapter", "pkg/rdmatest", xnet}), unix: true,
 	},
 	{
 		path: "pkg/adapter", is: "an adapter inside the program's own process", never: "a second data path",

@@ -91,6 +91,7 @@ func (c *Conn) close(orderly bool) error {
 	defer c.writing.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.unwatch()
 	c.readBy.set(c, time.Time{})
 	c.writeBy.set(c, time.Time{})
 	var lost error

@@ -71,6 +71,7 @@ type Conn struct {
 	paceIn    pace               // and received
 	finishing bool               // somebody waits for last words to arrive
 
+	alive           keepAlive
 	readBy, writeBy deadline
 	closing         sync.Once
 }
@@ -126,6 +127,7 @@ func (e *Endpoint) start(peerHello []byte, local, remote net.Addr, closeQP func(
 		own: staging{mr: e.sendMR}, loans: loans{e: e}, paceOut: pace{usualNap}, paceIn: pace{usualNap},
 	}
 	c.drive, c.kick = context.WithCancel(context.Background())
+	c.watch(e.conf.KeepAlive)
 	return c, nil
 }
 
@@ -286,13 +288,18 @@ func (c *Conn) message(kind, bytes uint32) verbs.SendWR {
 	}
 	c.credits--
 	wr := verbs.SendWR{WRID: c.posts, Opcode: verbs.WRRDMAWriteWithImm, Flags: verbs.SendSolicited, ImmData: uint32(m)}
-	c.onWay[c.posts%sends] = onWay{upTo: c.sent, ownUpTo: c.own.filled, directUpTo: c.direct.filled, kind: kind}
-	c.posts++
+	c.number(kind)
 	if kind != kindData || c.posts-c.asked >= askSends || c.sent-c.askedUpTo >= uint64(c.e.conf.SendBuffer)/askBuffer {
 		wr.Flags |= verbs.SendSignaled
 		c.asked, c.askedUpTo = c.posts, c.sent
 	}
 	return wr
+}
+
+// number gives the next send its number, and notes what its completion stands for.
+func (c *Conn) number(kind uint32) {
+	c.onWay[c.posts%sends] = onWay{upTo: c.sent, ownUpTo: c.own.filled, directUpTo: c.direct.filled, kind: kind}
+	c.posts++
 }
 
 // posted is how many sends are not known to be completed.

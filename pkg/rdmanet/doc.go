@@ -20,9 +20,11 @@
 // net/http serves, goes by [Conn.ReadFrom] and [Conn.WriteTo] without a copy between
 // the program's buffer and registered memory.
 //
-// There is no keep-alive: a reader whose peer's host or adapter vanishes in
-// silence waits for ever, unless it has a deadline (http.Server's IdleTimeout and
-// its like). A writer learns of it in seconds, from its adapter.
+// A peer's host or adapter that vanishes in silence ends a connection with ETIMEDOUT:
+// a writer's in seconds, by its adapter; a reader's by a keep-alive, which asks the
+// peer's adapter for a sign of life when a Read has waited for 15 seconds without one
+// ([Config.KeepAlive]). A peer whose adapter lives and whose program does nothing is
+// for deadlines to end (http.Server's IdleTimeout and its like).
 //
 // # The protocol
 //

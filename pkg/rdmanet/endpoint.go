@@ -3,17 +3,23 @@ package rdmanet
 import (
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/softroce/softroce/pkg/verbs"
 )
 
-// Config says how large a connection is. The zero value is usable.
+// Config says how large a connection is, and how patient. The zero value is usable.
 type Config struct {
 	// RecvBuffer is how many bytes wait for Read at most; SendBuffer how many of
 	// Write are on their way. 4 KiB to 512 MiB; 0: 4 MiB and 2 MiB.
 	RecvBuffer, SendBuffer int
 	// Receives is how many messages of the peer wait at most, 8 to 1,023; 0: 128.
 	Receives int
+	// KeepAlive is after how long without a sign of life from the peer's adapter it is
+	// asked for one, if somebody waits in Read; 0: 15 seconds, below: never. A peer
+	// whose host is gone ends the Read with ETIMEDOUT some seconds later, when the
+	// adapter's retries are used up.
+	KeepAlive time.Duration
 }
 
 // Bounds and defaults; our own tuning.
@@ -32,6 +38,9 @@ func (c *Config) withDefaults() (Config, error) {
 	d := Config{}
 	if c != nil {
 		d = *c
+	}
+	if d.KeepAlive == 0 {
+		d.KeepAlive = usualKeepAlive
 	}
 	for _, v := range []struct {
 		what          string

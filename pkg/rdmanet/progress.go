@@ -155,6 +155,7 @@ func (c *Conn) handle(wcs []verbs.WC) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	recvs := 0
+	c.alive.heard = c.alive.heard || len(wcs) > 0
 	for i := range wcs {
 		wc := &wcs[i]
 		switch {
