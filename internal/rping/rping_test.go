@@ -112,8 +112,8 @@ func TestSizesDiffer(t *testing.T) {
 	devs, addrs := testdevices.Open(t, 2)
 	srv := server(t.Context(), t, devs[0], Config{Size: 100})
 	_, err := Client(t.Context(), devs[1], Config{Addr: netip.AddrPortFrom(addrs[0], 0), Size: 101, Count: 1})
-	if !errors.Is(err, errHungUp) {
-		t.Errorf("client: got %v, want %v", err, errHungUp)
+	if !errors.Is(err, errHungUp) || !strings.Contains(err.Error(), "101 bytes: a server with a smaller -S does") {
+		t.Errorf("client: got %v, want %v and the cause", err, errHungUp)
 	}
 	if o := <-srv; o.err == nil || !strings.Contains(o.err.Error(), "101 bytes, and this side's 100") {
 		t.Errorf("server: got %v", o.err)

@@ -69,6 +69,9 @@ func (s *session) clientPing(n int) error {
 		return err
 	}
 	if err := s.await(recvID); err != nil {
+		if n == 0 && errors.Is(err, errHungUp) {
+			err = fmt.Errorf("%w before it read the source of %d bytes: a server with a smaller -S does", err, size)
+		}
 		return err
 	}
 	s.debug("the peer has read the source")

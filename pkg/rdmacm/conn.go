@@ -63,7 +63,11 @@ func (c *Conn) LocalAddr() netip.AddrPort { return c.id.LocalAddr() }
 func (c *Conn) PeerAddr() netip.AddrPort { return c.id.PeerAddr() }
 
 // Done is closed when the connection has ended, by either side or with the
-// adapter, which verbs.Device.Done tells then, too. Requests are flushed.
+// adapter, which verbs.Device.Done tells then, too. Requests are flushed. At the
+// peer's end they are so before Done is closed: this side agrees to it at once,
+// whereby its queue pair goes to ERR, with requests in it whose answers may be on
+// their way. Peers that both have work left tell one another when it is done, before
+// either ends.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
 // Disconnect ends the connection: requests are flushed, and the peer learns of

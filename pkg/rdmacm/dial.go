@@ -33,7 +33,9 @@ const defaultResolveTimeout = 2 * time.Second
 // verbs.Error: ETIMEDOUT when nobody answers, EHOSTUNREACH or ENETUNREACH when
 // there is no way. A peer's connection manager that does not answer is asked for
 // more than a minute: give ctx an end. conf may not be nil, as a queue pair needs
-// sizes.
+// sizes. Each connection of Dial's has an event channel of its own until it is
+// closed, of which the adapter's limit for a program (1,024 by default) bounds the
+// number; those of a Listener share one.
 func Dial(ctx context.Context, dev *verbs.Device, to netip.AddrPort, conf *Config) (*Conn, error) {
 	h, err := newHub(dev)
 	if err != nil {

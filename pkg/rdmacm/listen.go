@@ -2,9 +2,14 @@ package rdmacm
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/softroce/softroce/pkg/verbs"
 )
@@ -146,7 +151,8 @@ func (r *Request) LocalAddr() netip.AddrPort { return r.id.LocalAddr() }
 func (r *Request) PeerAddr() netip.AddrPort { return r.id.PeerAddr() }
 
 // Accept grants the request and waits until the connection is up. Errors are as
-// those of Dial; the request has then ended.
+// those of Dial; the request has then ended. One that the peer has withdrawn
+// meanwhile is a RejectError.
 func (r *Request) Accept(ctx context.Context, conf *Config) (*Conn, error) {
 	e, err := r.accept(ctx, conf)
 	if err != nil {
@@ -163,9 +169,29 @@ func (r *Request) accept(ctx context.Context, conf *Config) (*Event, error) {
 		return nil, err
 	}
 	if err := r.id.Accept(conf.Param); err != nil {
-		return nil, err
+		return nil, r.withdrawn(ctx, err)
 	}
 	return r.box.await(ctx, EventEstablished)
+}
+
+// withdrawal bounds how long after a failed call the event of its cause may come;
+// our own tuning.
+const withdrawal = time.Second
+
+// withdrawn tells, in place of an error of Accept, that the peer has withdrawn the
+// request, if it has: the identifier is then in no state to be granted, and an event
+// says why.
+func (r *Request) withdrawn(ctx context.Context, err error) error {
+	if !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, withdrawal)
+	defer cancel()
+	e, none := r.box.next(ctx, nil, nil)
+	if none != nil || e.Err() == nil {
+		return err
+	}
+	return fmt.Errorf("accept: the peer has withdrawn its request: %w", e.Err())
 }
 
 // Reject refuses the request.
