@@ -2,6 +2,7 @@ package testmatrix
 
 import (
 	"fmt"
+	"net/netip"
 	"runtime"
 	"strings"
 	"testing"
@@ -28,7 +29,7 @@ func TestCell(t *testing.T) {
 	}
 }
 
-// stopped is a test that fails.
+// stopped is a test that fails or is skipped.
 type stopped struct {
 	testing.TB
 	said string
@@ -39,6 +40,49 @@ func (s *stopped) Helper() {}
 func (s *stopped) Fatalf(f string, args ...any) {
 	s.said = fmt.Sprintf(f, args...)
 	runtime.Goexit()
+}
+
+func (s *stopped) Skip(args ...any) {
+	s.said = fmt.Sprint(args...)
+	runtime.Goexit()
+}
+
+func (s *stopped) Skipf(f string, args ...any) { s.Skip(fmt.Sprintf(f, args...)) }
+
+// says runs f with a test of its own, and gives what that was ended with.
+func says(t *testing.T, f func(testing.TB)) string {
+	t.Helper()
+	s := &stopped{TB: t}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f(s)
+	}()
+	<-done
+	return s.said
+}
+
+// A test ends where it has no meaning, with the reason, and nowhere else.
+func TestSkips(t *testing.T) {
+	about := func(t testing.TB) { SkipOn(t, "about sockets", udp4791.BackendTUN, udp4791.BackendPacket) }
+	hosts := func(t testing.TB) { TUN(t, []netip.Addr{netip.MustParseAddr("127.0.0.1")}) }
+	for _, c := range []struct {
+		backend string
+		f       func(testing.TB)
+		want    string
+	}{
+		{"", about, ""},
+		{"udp", about, ""},
+		{"packet", about, "backend packet: about sockets"},
+		{"tun", about, "backend tun: about sockets"},
+		{"packet", hosts, ""},
+		{"tun", hosts, "an interface's addresses are the host's; on a TUN link the adapter has its own"},
+	} {
+		t.Setenv(EnvBackend, c.backend)
+		if got := says(t, c.f); got != c.want {
+			t.Errorf("on %q: ended with %q, want %q", c.backend, got, c.want)
+		}
+	}
 }
 
 // A cell that does not exist stops the test: a run that is not what it seems
@@ -52,17 +96,11 @@ func TestNoSuchCell(t *testing.T) {
 		{EnvWorkers, "0", func(t testing.TB) { Workers(t, 1) }},
 		{EnvWorkers, "9", func(t testing.TB) { Workers(t, 1) }},
 		{EnvWorkers, "two", func(t testing.TB) { Workers(t, 1) }},
+		{EnvBackend, "tap", func(t testing.TB) { Backend(t) }},
 	} {
 		t.Setenv(c.name, c.value)
-		s := &stopped{TB: t}
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			c.f(s)
-		}()
-		<-done
-		if !strings.Contains(s.said, c.name) || !strings.Contains(s.said, c.value) {
-			t.Errorf("%s=%s: the test was stopped with %q, want the variable and its value", c.name, c.value, s.said)
+		if said := says(t, c.f); !strings.Contains(said, c.name) || !strings.Contains(said, c.value) {
+			t.Errorf("%s=%s: the test was stopped with %q, want the variable and its value", c.name, c.value, said)
 		}
 		t.Setenv(c.name, "")
 	}
