@@ -3,6 +3,7 @@ package nic
 import (
 	"math"
 	"net/netip"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -263,7 +264,8 @@ func (w *worker) run() {
 				w.spins = spinTurns - fewTurns // traffic is not what comes next
 			}
 			if w.full {
-				shm.SchedYield() // to the worker that is to empty the lane, however long
+				runtime.Gosched() // to the worker that is to empty the lane, however long
+				shm.SchedYield()
 			} else if len(w.held) > 0 || w.now.Sub(w.yielded) >= yieldEvery {
 				w.yielded = w.now
 				w.giveWay(shm.SchedYield)
