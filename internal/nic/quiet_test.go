@@ -11,7 +11,6 @@ import (
 func TestQuietLog(t *testing.T) {
 	lines := &logLines{}
 	a := startAdapter(t, func(c *Config) { c.Log = lines.logger() })
-	before := len(lines.with("level="))
 	probe := rawConn(t, a)
 	if err := probe.c.Close(); err != nil {
 		t.Fatal(err)
@@ -27,8 +26,8 @@ func TestQuietLog(t *testing.T) {
 		return len(a.conns) == 0
 	}
 	eventually(t, "both are gone", alone)
-	if all := lines.with("level="); len(all) != before {
-		t.Errorf("a probe and a look: got %q", all[before:])
+	if about := append(lines.with("program "), lines.with("connection")...); len(about) != 0 {
+		t.Errorf("a probe and a look: got %q", about)
 	}
 	user := rawHello(t, a)
 	user.pd()
