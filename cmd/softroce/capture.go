@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -25,7 +24,7 @@ type captureFlags struct {
 	socket, write, peer, size string
 	qps                       []string
 	ring                      int
-	seconds                   float64
+	seconds                   seconds
 	count                     uint64
 	options                   tap.Options
 	bytes                     int64
@@ -61,7 +60,7 @@ It ends at SIGINT or SIGTERM, after --seconds, or after --count packets.`,
 	fl.IntVar(&f.ring, "ring", 0, "keep so many files of --size each, the oldest goes first")
 	fl.StringVar(&f.size, "size", "", "bytes of a file of the ring, as 100M")
 	addChoice(c, &f.qps, &f.peer)
-	fl.Float64Var(&f.seconds, "seconds", 0, "end after so many seconds")
+	secondsVar(c, &f.seconds, "seconds", "", 0, "end after so many seconds")
 	fl.Uint64Var(&f.count, "count", 0, "end after so many packets")
 	addSocketFlag(c, &f.socket)
 	return c
@@ -100,8 +99,8 @@ func (f *captureFlags) check(stdout io.Writer) (err error) {
 		}
 	}
 	switch {
-	case f.ring < 0 || f.seconds < 0:
-		return errors.New("--ring and --seconds are not negative")
+	case f.ring < 0:
+		return errors.New("--ring is not negative")
 	case (f.ring > 0) != (f.bytes > 0):
 		return errors.New("--ring and --size go together")
 	case f.ring > 0 && f.write == "-":
@@ -154,10 +153,10 @@ func packets(n uint64) string {
 
 // record captures until ctx ends, the seconds are over (0: never) or take has
 // enough or fails.
-func record(ctx context.Context, dev *verbs.Device, o tap.Options, seconds float64, take func(r io.Reader) (enough bool, err error)) (n tap.Stats, err error) {
-	if seconds > 0 {
+func record(ctx context.Context, dev *verbs.Device, o tap.Options, length seconds, take func(r io.Reader) (enough bool, err error)) (n tap.Stats, err error) {
+	if length > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Duration(seconds*float64(time.Second)))
+		ctx, cancel = context.WithTimeout(ctx, length.duration())
 		defer cancel()
 	}
 	c, err := tap.Start(dev, o)

@@ -208,13 +208,33 @@ func (f *daemonFlags) openCapture(cfg *nic.Config) (done func() error, err error
 		_ = file.Close() // nothing was written
 		return nil, fmt.Errorf("--pcap: %w", err)
 	}
-	w, err := capture.NewWriter(file, cfg.Name, capture.WriterOptions{})
+	out := &captureFile{file}
+	w, err := capture.NewWriter(out, cfg.Name, capture.WriterOptions{})
 	if err != nil {
 		_ = file.Close() // nothing was written
 		return nil, fmt.Errorf("--pcap: %w", err)
 	}
 	cfg.Capture = w
-	return func() error { return errors.Join(w.Flush(), file.Close()) }, nil
+	return func() error { return errors.Join(w.Flush(), out.close()) }, nil
+}
+
+// captureFile is a capture's file, which is closed as soon as it cannot be written:
+// on a full disk the operator deletes it, and its room must then be free.
+type captureFile struct{ *os.File }
+
+func (f *captureFile) Write(b []byte) (int, error) {
+	n, err := f.File.Write(b)
+	if err != nil {
+		_ = f.File.Close() // the first error is the one to report
+	}
+	return n, err
+}
+
+func (f *captureFile) close() error {
+	if err := f.File.Close(); !errors.Is(err, os.ErrClosed) {
+		return err
+	}
+	return nil
 }
 
 // emptyCapture locks a capture's file against other daemons and empties it, if

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -24,7 +23,7 @@ type ncFlags struct {
 	listen  bool
 	in, out string
 	local   string
-	seconds float64
+	seconds seconds
 	verbose bool
 
 	host string
@@ -65,7 +64,7 @@ A file or a pipe at either end has a progress display on the terminal. Data is n
 	fl.StringVar(&f.in, "in", "", "file to send (default: standard input)")
 	fl.StringVar(&f.out, "out", "", "file to write what comes to (default: standard output)")
 	fl.StringVarP(&f.local, "source", "s", "", "client: the own address (default: by the routing table)")
-	fl.Float64VarP(&f.seconds, "wait", "w", 0, "client: seconds to connect in (default: over a minute)")
+	secondsVar(c, &f.seconds, "wait", "w", 0, "client: seconds to connect in (default: over a minute)")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "say who connects and how much went, to standard error")
 	fl.StringVarP(&f.device, "ib-dev", "d", "", "name that the adapter must have (default: any)")
 	addSocketFlag(c, &f.socket)
@@ -87,8 +86,6 @@ func (f *ncFlags) address(args []string) error {
 		return fmt.Errorf("nc: %q is not a port: 1 to 65535", service)
 	case f.listen && (f.local != "" || f.seconds != 0):
 		return errors.New("nc: -s and -w are the client's")
-	case f.seconds < 0:
-		return fmt.Errorf("-w %g is negative", f.seconds)
 	}
 	f.port = uint16(port)
 	return nil
@@ -122,7 +119,7 @@ func (f *ncFlags) open(in io.Reader, out io.Writer) (io.Reader, io.Writer, func(
 }
 
 func runNC(ctx context.Context, f *ncFlags, stdin io.Reader, stdout, errs io.Writer) (err error) {
-	cfg := nc.Config{Wait: time.Duration(f.seconds * float64(time.Second))}
+	cfg := nc.Config{Wait: f.seconds.duration()}
 	var host netip.Addr
 	if f.listen {
 		if host, err = lookUp(ctx, f.host); err != nil {

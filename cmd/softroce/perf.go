@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -23,7 +22,7 @@ type perfFlags struct {
 	size    int
 	all     bool
 	mtu     int
-	seconds float64
+	seconds seconds
 	atomic  string
 	json    bool
 	cfg     perf.Config
@@ -91,7 +90,7 @@ the client's to say. It talks to itself, not to perftest.`,
 		fl.StringVarP(&f.atomic, "atomic_type", "A", "FETCH_AND_ADD", "FETCH_AND_ADD or CMP_AND_SWAP")
 	}
 	fl.IntVarP(&f.cfg.Iters, "iters", "n", 0, "operations of each queue pair and size (default 1000; write --bw 5000)")
-	fl.Float64VarP(&f.seconds, "duration", "D", 0, "measure each size for so many seconds instead")
+	secondsVar(c, &f.seconds, "duration", "D", 0, "measure each size for so many seconds instead")
 	c.MarkFlagsMutuallyExclusive("iters", "duration")
 	fl.IntVarP(&f.cfg.TxDepth, "tx-depth", "t", perf.DefaultTxDepth, "requests in flight of a queue pair")
 	fl.IntVarP(&f.cfg.QPs, "qp", "q", 1, "number of queue pairs; latency has 1")
@@ -132,14 +131,12 @@ func (f *perfFlags) config() (perf.Config, error) {
 		return cfg, fmt.Errorf("-i %d: the adapter has port 1 only", f.ibPort)
 	case f.size < 0:
 		return cfg, fmt.Errorf("-s %d is negative", f.size)
-	case f.seconds < 0:
-		return cfg, fmt.Errorf("-D %g is negative", f.seconds)
 	case f.all:
 		cfg.Sizes = perf.AllSizes()
 	case f.size > 0:
 		cfg.Sizes = []int{f.size}
 	}
-	cfg.Duration = time.Duration(f.seconds * float64(time.Second))
+	cfg.Duration = f.seconds.duration()
 	if f.mtu != 0 {
 		var ok bool
 		if cfg.MTU, ok = bth.MTUFromBytes(f.mtu); !ok {

@@ -21,7 +21,7 @@ type traceFlags struct {
 	socket, html, peer string
 	qps                []string
 	live, text, all    bool
-	seconds            float64
+	seconds            seconds
 	choice             tap.Options
 }
 
@@ -61,7 +61,7 @@ The exit status is 1 when a request was refused or has no answer, 2 when the fil
 	}
 	fl := c.Flags()
 	fl.BoolVar(&f.live, "live", false, "capture from the running adapter")
-	fl.Float64Var(&f.seconds, "seconds", 5, "with --live: for so long, or until SIGINT; 0: until then")
+	secondsVar(c, &f.seconds, "seconds", "", 5, "with --live: for so long, or until SIGINT; 0: until then")
 	fl.BoolVar(&f.text, "text", false, "print the text; the default without --html")
 	fl.BoolVar(&f.all, "all", false, "all packets in the text's ladders, not only the first and those that matter")
 	fl.StringVar(&f.html, "html", "", "write a page to this file")

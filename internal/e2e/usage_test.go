@@ -103,6 +103,8 @@ func TestRefusals(t *testing.T) {
 		{"GID index", []string{"pingpong", "-g", "9", "--socket", held.socket}, 1, []string{"9"}},
 		{"bandwidth and latency", []string{"perf", "read", "--bw", "--lat"}, 2, []string{"bw", "lat"}},
 		{"one address for the demo", []string{"demo", "--addr", free}, 2, []string{"two different addresses"}},
+		{"no seconds of a capture", []string{"capture", "-w", "/dev/null", "--seconds", "NaN"}, 2, []string{`"NaN"`, "--seconds", "0 to 1e+09"}},
+		{"too many seconds of perf", []string{"perf", "write", "--bw", "-D", "1e10", free}, 2, []string{`"1e10"`, "--duration", "0 to 1e+09"}},
 		{"decode without a file", []string{"decode"}, 2, []string{"one file"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
