@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/softroce/softroce/pkg/bth"
 )
@@ -60,10 +61,21 @@ func (n *Note) Append(b []byte) []byte {
 	return b
 }
 
+// maxNote bounds what is read of a comment, in bytes: anybody's file may have one of
+// 64 KiB on each packet. Ours are shorter.
+const maxNote = 512
+
 // ParseNote reads the comment of a packet, the part before what the writer did
-// not know. What it does not understand it leaves out.
+// not know. What it does not understand it leaves out, and what is not printable
+// becomes a question mark: a file must not say to a terminal what to do.
 func ParseNote(comment string) (n Note) {
-	comment, _, _ = strings.Cut(comment, ";")
+	comment, _, _ = strings.Cut(comment[:min(len(comment), maxNote)], ";")
+	comment = strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, strings.Clone(comment)) // the rest is not kept
 	for i, part := range strings.Split(comment, ", ") {
 		word, rest, _ := strings.Cut(part, " ")
 		switch {

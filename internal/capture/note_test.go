@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,6 +28,15 @@ func TestNote(t *testing.T) {
 			if got := ParseNote(s + more); got != n {
 				t.Errorf("%q is read as %+v, want %+v", s+more, got, n)
 			}
+		}
+	}
+	for s, want := range map[string]Note{
+		"dropped: \x1b]0;title\x07":      {Verdict: "dropped: ?]0"},
+		"dropped: a\r\n\x00b\u202ec\xff": {Verdict: "dropped: a???b?c\ufffd"},
+		strings.Repeat("x", 1<<16):       {Verdict: strings.Repeat("x", maxNote)},
+	} {
+		if got := ParseNote(s); got != want {
+			t.Errorf("%.40q is read as %+v, want %+v", s, got, want)
 		}
 	}
 	for _, s := range []string{"not known: TTL (64 is written)", "", ", ,", "accepted, qp x, wr 1, wr y SEND, 5 packets"} {

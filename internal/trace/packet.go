@@ -272,21 +272,37 @@ func (t *Trace) orderDropped() {
 }
 
 // merge fills run with rest, and each of dropped before the first of its flow that
-// has a later PSN.
+// has a later PSN. Those of a flow were made in the order of their PSNs.
 func merge(run, rest, dropped []Packet) {
+	type flow struct {
+		key     flowKey
+		request bool
+	}
+	flowOf := func(p *Packet) flow { return flow{keyOf(p), p.Info().Request} }
+	waiting := make(map[flow][]int) // in dropped
+	for i := range dropped {
+		f := flowOf(&dropped[i])
+		waiting[f] = append(waiting[f], i)
+	}
 	out := run[:0]
+	placed := make([]bool, len(dropped))
 	for i := range rest {
 		p := &rest[i]
-		for k := 0; k < len(dropped); k++ {
-			if d := &dropped[k]; keyOf(d) == keyOf(p) && d.Info().Request == p.Info().Request && d.PSN.Before(p.PSN) {
-				out = append(out, *d)
-				dropped = slices.Delete(dropped, k, k+1)
-				k--
-			}
+		f := flowOf(p)
+		w := waiting[f]
+		for len(w) > 0 && dropped[w[0]].PSN.Before(p.PSN) {
+			out = append(out, dropped[w[0]])
+			placed[w[0]] = true
+			w = w[1:]
 		}
+		waiting[f] = w
 		out = append(out, *p)
 	}
-	_ = append(out, dropped...) // in run's memory
+	for i := range dropped {
+		if !placed[i] {
+			out = append(out, dropped[i]) // in run's memory
+		}
+	}
 }
 
 // choose leaves the connections that were asked for.

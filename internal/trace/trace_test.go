@@ -279,6 +279,36 @@ func TestOnPurpose(t *testing.T) {
 	}
 }
 
+// Packets that were dropped before they left come to their places among those of the
+// same time, however many there are: a file decides how many.
+func TestDroppedInTheirPlaces(t *testing.T) {
+	const n = 1 << 17
+	var tr Trace
+	for _, dropped := range []bool{true, false} { // noted first
+		for i := range n {
+			if p := (Packet{Op: bth.RCSendOnly, QPN: bth.QPN(1 + i%2), PSN: bth.PSN(i / 2), Way: capture.Outbound}); (i/2%2 == 0) == dropped {
+				if dropped {
+					p.Flags = Dropped
+				}
+				tr.Packets = append(tr.Packets, p)
+			}
+		}
+	}
+	tr.orderDropped()
+	var next [2]bth.PSN
+	for i := range tr.Packets {
+		p := &tr.Packets[i]
+		if k := p.QPN - 1; p.PSN != next[k] {
+			t.Fatalf("packet %d of %d: PSN %v to queue pair %v, want %v", i, len(tr.Packets), p.PSN, p.QPN, next[k])
+		} else {
+			next[k]++
+		}
+	}
+	if next != [2]bth.PSN{n / 2, n / 2} {
+		t.Errorf("PSNs end at %v, want %d", next, n/2)
+	}
+}
+
 // The machine's verdict on small stories.
 func TestStories(t *testing.T) {
 	const q, back = 0x11, 0x22
