@@ -13,6 +13,10 @@ import (
 // atOnce is how many broken targets are tried at the same time: they and their testers mostly wait.
 const atOnce = 16
 
+// tries is how often a case that should fail may pass: some breaks are a matter of time (an answer that comes too early),
+// and a busy machine hides them.
+const tries = 4
+
 // TestMutations breaks the target in every way there is. The cases that the table names must fail; every case is named by
 // one break at least. With -v it tells for each break by which words, and what else of the section fails.
 func TestMutations(t *testing.T) {
@@ -95,8 +99,12 @@ func tryBroken(t *testing.T, b tiny.Broken) {
 	results := play(t, b.Name, patient, b.Name.V6(), b.IDs...)
 	sane(t, b.Name, results)
 	for _, r := range results {
-		if r.Outcome != suite.Fail {
-			t.Errorf("%s (%s): %s does not fail: %v %s", b.Name, b.What, r.ID, r.Outcome, r.Reason)
+		for try := 1; r.Outcome != suite.Fail; try++ {
+			if try == tries {
+				t.Errorf("%s (%s): %s does not fail in %d runs: %v %s", b.Name, b.What, r.ID, tries, r.Outcome, r.Reason)
+				break
+			}
+			r = play(t, b.Name, patient, b.Name.V6(), r.ID)[0]
 		}
 	}
 	if !testing.Verbose() {
