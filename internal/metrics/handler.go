@@ -81,6 +81,11 @@ func (e *emitter) qp(q *nic.QPSnapshot) {
 	}
 }
 
+// maxDetailed bounds the answers with every queue pair that are on their way, which
+// may be of a hundred megabytes and wait for a slow reader; further requests get
+// status 503. Our own tuning.
+const maxDetailed = 4
+
 // Handler serves the adapters' metrics in Prometheus' formats, and, when asked
 // with ?qps=1, those of every queue pair, too.
 func Handler(adapters ...QPLister) http.Handler {
@@ -94,7 +99,7 @@ func Handler(adapters ...QPLister) http.Handler {
 	}
 	detailed.MustRegister(NewQP(adapters...))
 	all := promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
-	each := promhttp.HandlerFor(detailed, promhttp.HandlerOpts{})
+	each := promhttp.HandlerFor(detailed, promhttp.HandlerOpts{MaxRequestsInFlight: maxDetailed})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if on, err := strconv.ParseBool(r.URL.Query().Get("qps")); err == nil && on {
 			each.ServeHTTP(w, r)

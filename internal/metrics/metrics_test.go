@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"regexp"
 	"strings"
@@ -97,6 +98,43 @@ func TestQPsOnRequest(t *testing.T) {
 	if !strings.Contains(got, "softroce_sent_pkts_total") {
 		t.Error("the adapter's own metrics are missing")
 	}
+}
+
+// slowReader is an answer whose reader takes nothing until it is let go.
+type slowReader struct {
+	*httptest.ResponseRecorder
+	began, letGo chan struct{}
+	once         sync.Once
+}
+
+func (s *slowReader) Write(b []byte) (int, error) {
+	s.once.Do(func() { s.began <- struct{}{} })
+	<-s.letGo
+	return s.ResponseRecorder.Write(b)
+}
+
+// Slow readers do not collect answers with every queue pair without end; the others
+// are served.
+func TestSlowReadersAreFew(t *testing.T) {
+	h := Handler(newFake())
+	began, letGo := make(chan struct{}), make(chan struct{})
+	get := func(w http.ResponseWriter, url string) { h.ServeHTTP(w, httptest.NewRequest("GET", url, nil)) }
+	var all sync.WaitGroup
+	for range maxDetailed {
+		all.Go(func() {
+			get(&slowReader{ResponseRecorder: httptest.NewRecorder(), began: began, letGo: letGo}, "/metrics?qps=1")
+		})
+		<-began
+	}
+	for url, want := range map[string]int{"/metrics?qps=1": http.StatusServiceUnavailable, "/metrics": http.StatusOK} {
+		rec := httptest.NewRecorder()
+		if get(rec, url); rec.Code != want {
+			t.Errorf("%s beside %d slow readers: status %d, want %d", url, maxDetailed, rec.Code, want)
+		}
+	}
+	close(letGo)
+	all.Wait()
+	text(t, "/metrics?qps=1", newFake())
 }
 
 // Prometheus' own rules for names, units and help.
