@@ -97,9 +97,9 @@ func (a *Adapter) Open() *verbs.Device {
 func (a *Adapter) Kill() {
 	a.net.t.Helper()
 	a.net.mu.Lock()
+	defer a.net.mu.Unlock() // a Restart meanwhile waits: the address is still taken
 	running := a.running
 	a.running = nil
-	a.net.mu.Unlock()
 	if running == nil {
 		return
 	}

@@ -14,7 +14,8 @@ type Rule struct {
 	rule   impair.Rule
 	on     []*Adapter // nil: all
 	number uint64
-	seeded bool // the rule's own seed counts
+	seeded bool  // the rule's own seed counts
+	bad    error // of a match
 
 	// Guarded by the Net's lock.
 	places  []place
@@ -33,11 +34,19 @@ type counts struct{ matched, hit uint64 }
 // put puts a rule in place on its adapters.
 func (n *Net) put(r *Rule) *Rule {
 	n.t.Helper()
+	if err := r.bad; err != nil {
+		n.t.Fatalf("rdmatest: %v: %v", r.rule.Action, err)
+	}
 	if err := r.rule.Validate(); err != nil {
 		n.t.Fatalf("rdmatest: %v: %v", r.rule.Action, err)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	for _, a := range r.on {
+		if a.net != n {
+			n.t.Fatalf("rdmatest: %v: adapter %s is of another Net, where the rule would do nothing", r.rule.Action, a.name)
+		}
+	}
 	n.number++
 	r.net, r.number = n, n.number
 	n.rules = append(n.rules, r)
