@@ -79,7 +79,7 @@ func (n *tunNet) open() error {
 	}
 	n.locks = append(n.locks, fd)
 	n.created = linkIndex(n.name) == 0
-	if err := n.attach(); err != nil {
+	if err := n.attach(0); err != nil {
 		return err
 	}
 	n.settle()
@@ -115,9 +115,10 @@ func heldByHost(l local) bool {
 	return unix.Bind(fd, l.sockaddr(0)) == nil
 }
 
-// attach opens the link, makes it where there is none, and gives each queue a
-// descriptor.
-func (n *tunNet) attach() error {
+// attach opens the link and gives each queue a descriptor. With index 0 it makes
+// one where there is none; else it opens the link of that index only: a link that
+// went meanwhile, which the kernel makes anew, would be in the way of its owner.
+func (n *tunNet) attach(index int) error {
 	multi := n.cfg.Workers > 1
 	first, err := openTUNLink(n.name, multi)
 	if errors.Is(err, unix.EINVAL) { // a link that was made the other way
@@ -126,6 +127,10 @@ func (n *tunNet) attach() error {
 	}
 	if err != nil {
 		return n.explain(err)
+	}
+	if index != 0 && linkIndex(n.name) != index {
+		unix.Close(first) // and with it the link, if it is ours
+		return n.gone()
 	}
 	fds := []int{first}
 	for len(fds) < n.cfg.Workers && err == nil {
@@ -244,13 +249,19 @@ func (n *tunNet) Recover() error {
 		n.ctl = -1
 		n.name = n.cfg.TUN
 	}
-	if linkIndex(n.name) == 0 {
-		return &SocketError{
-			Op: "open TUN link " + n.name, Addr: n.cfg.Addrs[0], Err: unix.ENODEV,
-			Reason: "it went away; the adapter goes on when there is one of that name again",
-		}
+	index := linkIndex(n.name)
+	if index == 0 {
+		return n.gone()
 	}
-	return n.attach()
+	return n.attach(index)
+}
+
+// gone says that there is no link.
+func (n *tunNet) gone() error {
+	return &SocketError{
+		Op: "open TUN link " + n.name, Addr: n.cfg.Addrs[0], Err: unix.ENODEV,
+		Reason: "it went away; the adapter goes on when there is one of that name again",
+	}
 }
 
 // Segments says whether the link takes packets to be cut.

@@ -419,3 +419,19 @@ func TestTUNLinkHasOneAdapter(t *testing.T) {
 	}
 	mustOpenNet(t, Config{Addrs: tunAddrs(2, ""), Backend: BackendTUN, TUN: "tun1", Workers: 2})
 }
+
+// A link that goes while it is taken over is not made anew.
+func TestTUNRecoverMakesNoLink(t *testing.T) {
+	tunHost(t, "ipv4")
+	n := openTUNNet(t, 1, "ipv4", Config{Workers: 2}).(*tunNet)
+	link := tunLink(t, "tun1", 9000)
+	if err := netlink.LinkDel(link); err != nil {
+		t.Fatal(err)
+	}
+	n.mu.Lock()
+	err := n.attach(link.Attrs().Index)
+	n.mu.Unlock()
+	if !errors.Is(err, unix.ENODEV) || linkIndex("tun1") != 0 {
+		t.Errorf("%v; the link has index %d", err, linkIndex("tun1"))
+	}
+}
