@@ -29,6 +29,9 @@ func (c *Conn) CloseWrite() error {
 func (c *Conn) finish(by *deadline) error {
 	c.finishing = true
 	defer func() { c.finishing = false }()
+	if err := c.letGo(by); err != nil {
+		return err
+	}
 	if !c.endSent {
 		err := c.wait(func() bool { return c.over() || c.credits >= 2 && c.posted() < sends }, by)
 		if err != nil {
@@ -55,7 +58,7 @@ func (c *Conn) over() bool { return c.err != nil || c.peerClosed }
 
 // peerTook is nil when the peer had taken in everything when it closed.
 func (c *Conn) peerTook() error {
-	if c.took != c.sent {
+	if c.took != c.sent || c.held.n > 0 {
 		return unix.ECONNRESET
 	}
 	return nil
@@ -145,7 +148,10 @@ func (c *Conn) part(by *deadline) error {
 		}
 		return c.err != nil
 	}
-	err := c.wait(func() bool { return heard() || c.credits > 0 && c.posted() < sends }, by)
+	err := c.letGo(by)
+	if err == nil {
+		err = c.wait(func() bool { return heard() || c.credits > 0 && c.posted() < sends }, by)
+	}
 	if err == nil && c.err == nil {
 		c.send(kindClose, 0)
 		err = c.wait(func() bool { return heard() || c.closeDone }, by)

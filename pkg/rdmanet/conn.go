@@ -16,7 +16,7 @@ import (
 
 // Conn is a byte stream over a reliable connection, a net.Conn. Whoever waits in
 // Read or Write takes in what the adapter has completed for all who wait; nothing
-// runs while nobody does.
+// runs while nobody does, but for a timer after a burst of writes.
 type Conn struct {
 	e             *Endpoint
 	local, remote net.Addr
@@ -71,6 +71,7 @@ type Conn struct {
 	paceIn    pace               // and received
 	finishing bool               // somebody waits for last words to arrive
 
+	held            held
 	alive           keepAlive
 	readBy, writeBy deadline
 	closing         sync.Once
@@ -125,6 +126,7 @@ func (e *Endpoint) start(peerHello []byte, local, remote net.Addr, closeQP func(
 	c := &Conn{
 		e: e, local: local, remote: remote, closeQP: closeQP, peer: h, window: uint64(h.size), credits: uint32(h.receives),
 		own: staging{mr: e.sendMR}, loans: loans{e: e}, paceOut: pace{usualNap}, paceIn: pace{usualNap},
+		held: held{patient: holdTime},
 	}
 	c.drive, c.kick = context.WithCancel(context.Background())
 	c.watch(e.conf.KeepAlive)
@@ -188,7 +190,8 @@ func (c *Conn) take(b []byte) (total int) {
 
 // Write copies b into the send buffer and has it written into the peer's memory,
 // waiting for room. When it returns the peer need not have it; Close and
-// CloseWrite wait for that.
+// CloseWrite wait for that. While much is on its way a small piece waits for more, or
+// for a fraction of a millisecond.
 func (c *Conn) Write(b []byte) (int, error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -197,11 +200,12 @@ func (c *Conn) Write(b []byte) (int, error) {
 	total := 0
 	c.inWrite = true
 	defer func() { c.inWrite = false }()
+	defer c.settle()
 	for {
 		if err := c.roomFor(len(b)); err != nil || len(b) == 0 {
 			return total, err
 		}
-		n := int(min(c.room(), c.own.free(), uint64(len(b))))
+		n := int(min(c.vacant(), uint64(len(b))))
 		n = c.writeChunk(b[:n])
 		b = b[n:]
 		total += n
@@ -215,7 +219,7 @@ func (c *Conn) roomFor(n int) error {
 		c.look()
 	}
 	err := c.wait(func() bool {
-		return c.err != nil || c.endSent || c.peerClosed || n == 0 || c.room() > 0 && c.own.free() > 0
+		return c.err != nil || c.endSent || c.peerClosed || n == 0 || c.vacant() > 0
 	}, &c.writeBy)
 	return c.writeError(err)
 }
@@ -242,17 +246,19 @@ func (c *Conn) room() uint64 {
 	return min(c.window, uint64(c.peer.size)-c.sent%uint64(c.peer.size), chunk)
 }
 
-// writeChunk sends b, for which there is room, unless that is gone when it is
-// copied. The caller holds mu, which is given up meanwhile.
-func (c *Conn) writeChunk(b []byte) (sent int) {
-	to := c.own.next()
-	c.mu.Unlock() // nobody else sends data
+// writeChunk copies b, for which there is room, and sends it when it is enough. The
+// caller holds mu, which is given up meanwhile.
+func (c *Conn) writeChunk(b []byte) (n int) {
+	to := c.own.next()[c.held.n:]
+	c.mu.Unlock() // nobody else copies to there
 	copy(to, b)
 	c.mu.Lock()
-	if c.over() || c.room() < uint64(len(b)) {
+	if c.over() {
 		return 0
 	}
-	c.post(&c.own, len(b))
+	if c.held.n += uint64(len(b)); c.held.n >= chunk {
+		c.release()
+	}
 	return len(b)
 }
 

@@ -133,7 +133,7 @@ func (c *Conn) sendDirect(n int) (sent int, err error) {
 	c.inWrite = true
 	defer func() { c.inWrite = false }()
 	for sent < n {
-		err := c.wait(func() bool { return c.err != nil || c.endSent || c.peerClosed || c.room() > 0 }, &c.writeBy)
+		err := c.wait(func() bool { return c.err != nil || c.endSent || c.peerClosed || c.release() && c.room() > 0 }, &c.writeBy)
 		if err = c.writeError(err); err != nil {
 			return sent, err
 		}

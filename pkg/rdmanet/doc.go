@@ -59,5 +59,5 @@
 // error of who closes it.
 //
 // It is not the protocol of rsockets: docs/adr/0011 says why,
-// and 0012 why it ends as it does.
+// 0012 why it ends as it does, and 0015 what it holds back and lends for speed.
 package rdmanet
