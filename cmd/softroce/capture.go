@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -43,7 +44,7 @@ Root and the daemon's own user get the packets of every program, others those of
 adapter never waits for the file: packets that a slow reader has no room for are left out, counted, and noted in the
 comment of the next one. A full disk ends the capture, not the transfers. Packets hold payloads and keys.
 
-It ends at SIGINT or SIGTERM, after --seconds, or after --count packets.`,
+It ends at SIGINT or SIGTERM, after --seconds, or after --count packets; what waits then has five seconds to be written.`,
 		Example: `  softroce capture -w now.pcapng --seconds 5
   softroce capture --qp 0x11 -w - | softroce decode -
   softroce capture -w day.pcapng --ring 10 --size 100M     # day.1.pcapng and so on, the last ten`,
@@ -131,7 +132,9 @@ func (f *captureFlags) run(ctx context.Context, stdout, stderr io.Writer) error 
 	files := captureFiles{f: f, stdout: stdout}
 	var written uint64 // the adapter may have sent more than was taken
 	split := capture.Split{Size: f.bytes, Count: f.count, OnPacket: func() { written++ }}
-	n, err := record(ctx, dev, f.options, f.seconds, func(r io.Reader) (bool, error) { return split.Copy(r, files.open) })
+	n, err := record(ctx, dev, f.options, f.seconds, func(r io.Reader) (bool, error) {
+		return split.Copy(r, func(n int) (io.WriteCloser, error) { return files.open(ctx, n) })
+	})
 	fmt.Fprint(stderr, packets(written), " written")
 	if n.Lost > 0 {
 		fmt.Fprintf(stderr, ", %d lost because this end was too slow", n.Lost)
@@ -151,6 +154,10 @@ func packets(n uint64) string {
 	return fmt.Sprintf("%d packets", n)
 }
 
+// captureGrace is how long what a capture has at its end may take to be written; our
+// own choice.
+const captureGrace = 5 * time.Second
+
 // record captures until ctx ends, the seconds are over (0: never) or take has
 // enough or fails.
 func record(ctx context.Context, dev *verbs.Device, o tap.Options, length seconds, take func(r io.Reader) (enough bool, err error)) (n tap.Stats, err error) {
@@ -169,7 +176,20 @@ func record(ctx context.Context, dev *verbs.Device, o tap.Options, length second
 	stop := func() { once.Do(func() { n, stopErr = c.Stop() }) }
 	release := context.AfterFunc(ctx, stop)
 	defer release()
-	_, err = take(c)
+	taken := make(chan error, 1)
+	go func() {
+		_, err := take(c)
+		taken <- err
+	}()
+	select {
+	case err = <-taken:
+	case <-ctx.Done():
+		select {
+		case err = <-taken:
+		case <-time.After(captureGrace):
+			err = errors.New("its reader does not take what is left")
+		}
+	}
 	ended := ctx.Err() != nil
 	stop() // also waits for the one that runs
 	if err == nil && stopErr != nil && !ended {
@@ -186,14 +206,14 @@ type captureFiles struct {
 
 // open opens file n and removes the one that the ring has no room for. Captures
 // hold payloads and keys: a new file is its owner's alone.
-func (s captureFiles) open(n int) (io.WriteCloser, error) {
+func (s captureFiles) open(ctx context.Context, n int) (io.WriteCloser, error) {
 	if s.f.write == "-" {
 		return keepOpen{s.stdout}, nil
 	}
 	if n > s.f.ring && s.f.ring > 0 {
 		_ = os.Remove(s.name(n - s.f.ring)) // somebody may have moved it
 	}
-	return os.OpenFile(s.name(n), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	return openFile(ctx, s.name(n), os.O_WRONLY|os.O_CREATE|os.O_TRUNC)
 }
 
 func (s captureFiles) name(n int) string {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -107,7 +108,7 @@ func runDaemon(ctx context.Context, f *daemonFlags, stderr io.Writer) (err error
 		return &exitError{exitUsage, err}
 	}
 	if f.pcap != "" {
-		done, openErr := f.openCapture(&cfg)
+		done, openErr := f.openCapture(ctx, &cfg)
 		if openErr != nil {
 			return openErr
 		}
@@ -199,8 +200,8 @@ func (f *daemonFlags) config(ctx context.Context, log *slog.Logger) (nic.Config,
 // openCapture starts the packet capture; done flushes and closes it. Captures
 // hold payloads and keys: a new file is its owner's alone. One that another
 // daemon writes is left as it is.
-func (f *daemonFlags) openCapture(cfg *nic.Config) (done func() error, err error) {
-	file, err := os.OpenFile(f.pcap, os.O_WRONLY|os.O_CREATE, 0o600)
+func (f *daemonFlags) openCapture(ctx context.Context, cfg *nic.Config) (done func() error, err error) {
+	file, err := openFile(ctx, f.pcap, os.O_WRONLY|os.O_CREATE)
 	if err != nil {
 		return nil, fmt.Errorf("--pcap: %w", err)
 	}
@@ -222,7 +223,11 @@ func (f *daemonFlags) openCapture(cfg *nic.Config) (done func() error, err error
 // on a full disk the operator deletes it, and its room must then be free.
 type captureFile struct{ *os.File }
 
+// pcapPatience is how long a pipe's reader may take nothing: the adapter waits for it.
+const pcapPatience = time.Second
+
 func (f *captureFile) Write(b []byte) (int, error) {
+	_ = f.File.SetWriteDeadline(time.Now().Add(pcapPatience)) // a regular file has none
 	n, err := f.File.Write(b)
 	if err != nil {
 		_ = f.File.Close() // the first error is the one to report

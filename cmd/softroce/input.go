@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 )
 
 // openInput opens a file to be read; "-" is stdin. It may be a pipe that nobody
@@ -14,29 +15,45 @@ func openInput(ctx context.Context, name string, stdin io.Reader) (io.ReadCloser
 	if name == "-" {
 		return io.NopCloser(readUntil(ctx, stdin)), nil
 	}
+	f, err := openFile(ctx, name, os.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	if st, err := f.Stat(); err == nil && st.Mode().IsRegular() {
+		return f, nil
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{readUntil(ctx, f), f}, nil
+}
+
+// openGrace is how long an open may take behind the end of a command: only a pipe
+// without another end takes any time. Our own choice.
+const openGrace = time.Second
+
+// openFile opens a file as os.OpenFile does, a new one its owner's alone. A pipe whose
+// other end nobody has is waited for until ctx ends.
+func openFile(ctx context.Context, name string, flag int) (*os.File, error) {
 	type opened struct {
 		file *os.File
 		err  error
 	}
 	done := make(chan opened, 1)
 	go func() {
-		f, err := os.Open(name)
+		f, err := os.OpenFile(name, flag, 0o600)
 		done <- opened{f, err}
 	}()
 	select {
 	case o := <-done:
-		if o.err != nil {
-			return nil, o.err
-		}
-		if st, err := o.file.Stat(); err == nil && st.Mode().IsRegular() {
-			return o.file, nil
-		}
-		return struct {
-			io.Reader
-			io.Closer
-		}{readUntil(ctx, o.file), o.file}, nil
+		return o.file, o.err
 	case <-ctx.Done():
-		return nil, fmt.Errorf("open %s: ended by a signal before there was a writer", name)
+	}
+	select {
+	case o := <-done:
+		return o.file, o.err
+	case <-time.After(openGrace):
+		return nil, fmt.Errorf("open %s: ended by a signal, nobody has its other end", name)
 	}
 }
 

@@ -26,7 +26,7 @@ func TestCaptureFileIsClosedWhenItFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	var cfg nic.Config
-	done, err := (&daemonFlags{pcap: file}).openCapture(&cfg)
+	done, err := (&daemonFlags{pcap: file}).openCapture(t.Context(), &cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,7 +56,7 @@ The exit status is 1 when a request was refused or has no answer, 2 when the fil
 			if err != nil {
 				return err
 			}
-			return f.write(t, c.OutOrStdout())
+			return f.write(c.Context(), t, c.OutOrStdout())
 		},
 	}
 	fl := c.Flags()
@@ -120,9 +120,9 @@ func (f *traceFlags) record(ctx context.Context, stderr io.Writer) (io.Reader, e
 }
 
 // write writes what was asked for.
-func (f *traceFlags) write(t *trace.Trace, stdout io.Writer) error {
+func (f *traceFlags) write(ctx context.Context, t *trace.Trace, stdout io.Writer) error {
 	if f.html != "" {
-		if err := f.page(t); err != nil {
+		if err := f.page(ctx, t); err != nil {
 			return fmt.Errorf("trace: %w", err)
 		}
 	}
@@ -147,8 +147,8 @@ func (f *traceFlags) write(t *trace.Trace, stdout io.Writer) error {
 }
 
 // page writes the page. It holds keys: a new file is its owner's alone.
-func (f *traceFlags) page(t *trace.Trace) error {
-	file, err := os.OpenFile(f.html, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+func (f *traceFlags) page(ctx context.Context, t *trace.Trace) error {
+	file, err := openFile(ctx, f.html, os.O_WRONLY|os.O_CREATE|os.O_TRUNC)
 	if err != nil {
 		return err
 	}

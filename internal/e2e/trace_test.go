@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -114,6 +115,57 @@ func TestEndlessPipes(t *testing.T) {
 			t.Errorf("%q ends with status %d\n%s", c.args, got, p.out.String())
 		}
 	}
+}
+
+// TestStuckPipes has pipes that nobody reads take what commands write: they end at a
+// signal, and an adapter whose capture goes there goes on.
+func TestStuckPipes(t *testing.T) {
+	dir := t.TempDir()
+	fifo := func(name string) string {
+		t.Helper()
+		file := filepath.Join(dir, name)
+		if err := unix.Mkfifo(file, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	stuck := func(name string) string { // somebody has the other end
+		t.Helper()
+		file := fifo(name)
+		fd, err := unix.Open(file, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Close(fd) })
+		return file
+	}
+	d := startDaemon(t, testaddr.Take(t, 1)[0], socketIn(t), "--pcap", stuck("daemon"), "--log-level", "debug")
+	var all []*toolProcess
+	capture := func(file string) {
+		all = append(all, tool(t, "capture", "--socket", d.socket, "-w", file))
+	}
+	capture(fifo("none"))
+	capture(stuck("capture"))
+	for _, p := range all {
+		eventually(t, "a capture is there", func() bool { return strings.Contains(d.log.String(), fmt.Sprintf("pid=%d ", p.cmd.Process.Pid)) })
+	}
+	for !strings.Contains(d.log.String(), "the capture stopped") { // the pipe is full
+		if s, c := pingpongOnce(t, d); s != 0 || c != 0 {
+			t.Fatalf("pingpong: status %d and %d\n%s", s, c, d.log)
+		}
+	}
+	for _, p := range all {
+		if err := p.cmd.Process.Signal(unix.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, p := range all {
+		eventually(t, "a capture into a stuck pipe ends", p.ended)
+	}
+	if s, c := pingpongOnce(t, d); s != 0 || c != 0 {
+		t.Errorf("pingpong afterwards: status %d and %d", s, c)
+	}
+	d.stop()
 }
 
 // TestTraceCommand tells a capture's story as text and as a page, also of a running
