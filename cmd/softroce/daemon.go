@@ -223,8 +223,9 @@ func (f *daemonFlags) openCapture(ctx context.Context, cfg *nic.Config) (done fu
 // on a full disk the operator deletes it, and its room must then be free.
 type captureFile struct{ *os.File }
 
-// pcapPatience is how long a pipe's reader may take nothing: the adapter waits for it.
-const pcapPatience = time.Second
+// pcapPatience is how long a pipe's reader may take for a block: the adapter waits for
+// it, and peers must not run out of retries meanwhile.
+const pcapPatience = 250 * time.Millisecond
 
 func (f *captureFile) Write(b []byte) (int, error) {
 	_ = f.File.SetWriteDeadline(time.Now().Add(pcapPatience)) // a regular file has none
