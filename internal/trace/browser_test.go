@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/softroce/softroce/internal/testbrowser"
+	"github.com/softroce/softroce/pkg/bth"
 )
 
 // seenPage is what the page shows.
@@ -183,4 +184,31 @@ func TestBigPageInBrowser(t *testing.T) {
 	}
 	b.Eval(`document.getElementById("plot").scrollIntoView({block: "start"})`, nil)
 	testbrowser.LooksAlive(t, "big-plot", b.Screenshot())
+}
+
+// What a file's comments say is text on the page, however it is written.
+func TestPageRunsNothingOfTheFile(t *testing.T) {
+	b := testbrowser.Start(t)
+	x := newTape(t)
+	for i, evil := range []string{
+		`<img src=x onerror="document.title='got in'">`, `</script><script>document.title="got in"</script>`,
+		`"'><svg onload="document.title='got in'">`, `</style></div></option><iframe srcdoc="<script>parent.document.title='got in'</script>">`,
+	} {
+		x.put(0, bth.RCSendOnly, 0x11, bth.PSN(i), "dropped: "+evil+", qp 0x000022, wr 7 "+evil, make([]byte, 64)...)
+	}
+	show(b, pageFile(t, x.read()), "light", 1280)
+	b.Click("#trouble-next")
+	var seen struct {
+		Title    string
+		Foreign  int
+		Scripts  int
+		Comments bool
+	}
+	b.Eval(`({
+		Title: document.title, Foreign: document.querySelectorAll("img, iframe, svg[onload]").length, Scripts: document.scripts.length,
+		Comments: document.body.textContent.includes("<img src=x onerror"),
+	})`, &seen)
+	if strings.Contains(seen.Title, "got in") || seen.Foreign != 0 || seen.Scripts != 1 || !seen.Comments {
+		t.Errorf("the page: %+v", seen)
+	}
 }
