@@ -31,7 +31,7 @@ const (
 	sends = 128
 	// chunk is the most bytes of a message: the peer reads one while the next is
 	// copied and sent. Each costs a send of its own for its first packet.
-	chunk = 256 << 10
+	chunk = 512 << 10
 )
 
 func (c *Config) withDefaults() (Config, error) {

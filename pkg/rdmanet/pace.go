@@ -66,7 +66,7 @@ func (c *Conn) learn(r rest) {
 	defer c.mu.Unlock()
 	if r.out {
 		size, left := uint64(c.e.conf.SendBuffer), c.sent-c.done
-		c.paceOut.learn(left > size-size/4, left < size/2)
+		c.paceOut.learn(left >= size-size/4, left < size/2)
 	}
 	if r.in {
 		size, came := uint64(c.e.conf.RecvBuffer), c.recvd-c.read
