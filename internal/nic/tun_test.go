@@ -2,6 +2,7 @@ package nic
 
 import (
 	"bytes"
+	"errors"
 	"net/netip"
 	"os"
 	"testing"
@@ -154,5 +155,58 @@ func TestTUNQueuePairsOutliveTheirLink(t *testing.T) {
 		if !bytes.Equal(x.mr.Bytes(), y.mr.Bytes()) {
 			t.Error("the data that arrived is not what was sent")
 		}
+	}
+}
+
+// A network that the host reaches otherwise stays reachable so: the adapter's address
+// alone is routed to its link.
+func TestTUNLeavesTheHostsRoutes(t *testing.T) {
+	h := testnet.One(t)
+	if _, err := os.Stat("/dev/net/tun"); err != nil {
+		t.Skipf("no TUN links here: %v", err)
+	}
+	h.Enter(t)
+	own := netip.MustParsePrefix("10.99.8.0/24")
+	lan := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "lan"}, Mode: netlink.TUNTAP_MODE_TUN}
+	if err := errors.Join(netlink.LinkAdd(lan), netlink.LinkSetUp(lan)); err != nil {
+		t.Fatal(err)
+	}
+	index := lan.Attrs().Index
+	for _, r := range []*netlink.Route{
+		{LinkIndex: index, Scope: netlink.SCOPE_LINK, Dst: ipNet(own), Priority: 100},
+		{LinkIndex: index, Scope: netlink.SCOPE_LINK, Dst: ipNet(netip.MustParsePrefix("0.0.0.0/0"))},
+	} {
+		if err := netlink.RouteAdd(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var log logLines
+	a, err := New(Config{
+		Addrs:   []netip.Addr{netip.MustParseAddr("10.99.8.2"), netip.MustParseAddr("10.99.9.2"), netip.MustParseAddr("10.99.10.2")},
+		Routes:  []netip.Prefix{netip.MustParsePrefix("10.99.9.2/24"), netip.MustParsePrefix("10.99.10.2/0"), netip.MustParsePrefix("10.99.8.2/24")},
+		Backend: BackendTUN, TUN: "tun8", Workers: 1, Log: log.logger(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for to, want := range map[string]string{
+		"10.99.8.7": "lan", "192.0.2.1": "lan", "10.99.10.7": "lan", "10.99.8.2": "tun8", "10.99.9.7": "tun8", "10.99.10.2": "tun8",
+	} {
+		routes, err := netlink.RouteGet(netip.MustParseAddr(to).AsSlice())
+		if err != nil || len(routes) != 1 {
+			t.Errorf("to %s: %v, %v", to, routes, err)
+			continue
+		}
+		if l, err := netlink.LinkByIndex(routes[0].LinkIndex); err != nil || l.Attrs().Name != want {
+			t.Errorf("%s is reached by %v, %v; want %s", to, l.Attrs().Name, err, want)
+		}
+	}
+	if lines := log.with("by lan, which stays"); len(lines) != 2 {
+		t.Errorf("want a line for each network, got %q", lines)
 	}
 }
