@@ -50,6 +50,10 @@ daemon's own user may change them.`,
 				return &exitError{exitUsage, errors.New(impairUsage)}
 			}
 			text, err := rulesText(c.Context(), args, c.InOrStdin())
+			if rules, perr := impair.Parse(text); err == nil && perr == nil && len(rules) == 0 {
+				// Whoever wrote the file or the pipe may have failed.
+				err = errors.New(`there is no rule; "softroce impair clear" takes those away that are in place`)
+			}
 			if err != nil {
 				return &exitError{exitUsage, fmt.Errorf("impair: %w", err)}
 			}

@@ -124,6 +124,8 @@ func TestImpairRefuses(t *testing.T) {
 		says string
 	}{
 		{many, 2, "bytes, at most"},
+		{[]string{"/dev/null"}, 2, "there is no rule"},
+		{[]string{"-"}, 2, "there is no rule"},
 		{[]string{file}, 2, file + ": line 3:"},
 		{[]string{"drop 1%", "dorp"}, 2, `impair: rule "dorp": unknown rule "dorp"`},
 		{[]string{"drop 1%\ndorp"}, 2, `impair: line 2: unknown rule "dorp"`},

@@ -3,6 +3,7 @@ package udp4791
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -133,6 +134,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("udp4791: config: backend %v and TUN link %q: the tun backend needs a link's name, others have none", c.Backend, c.TUN)
 	case len(c.TUN) >= unix.IFNAMSIZ:
 		return fmt.Errorf("udp4791: config: TUN link %q: a name has at most %d bytes", c.TUN, unix.IFNAMSIZ-1)
+	case strings.Contains(c.TUN, "%"):
+		return fmt.Errorf("udp4791: config: TUN link %q: a pattern, of which the kernel makes many names", c.TUN)
 	case c.RecvBuffer < 0 || c.SendBuffer < 0:
 		return fmt.Errorf("udp4791: config: negative buffer size (receive %d, send %d bytes)", c.RecvBuffer, c.SendBuffer)
 	}

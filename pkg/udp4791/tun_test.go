@@ -330,6 +330,9 @@ func TestTUNRefusals(t *testing.T) {
 	if _, err := OpenNet(Config{Addrs: tunAddrs(1, ""), Backend: BackendTUN}); err == nil {
 		t.Error("no link's name, and opened")
 	}
+	if _, err := OpenNet(Config{Addrs: tunAddrs(1, ""), Backend: BackendTUN, TUN: "tun%d"}); err == nil || !strings.Contains(err.Error(), `"tun%d"`) {
+		t.Errorf("a pattern, of which the kernel makes a link for each descriptor: %v", err)
+	}
 	if _, err := OpenNet(Config{Addrs: tunAddrs(1, ""), Backend: BackendTUN, TUN: "lo"}); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("lo: %v", err)
 	}
