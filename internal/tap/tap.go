@@ -6,6 +6,7 @@ package tap
 import (
 	"net/netip"
 	"os"
+	"sync/atomic"
 
 	"github.com/softroce/softroce/internal/devctl"
 	"github.com/softroce/softroce/internal/uapi"
@@ -25,6 +26,7 @@ type Capture struct {
 	dev    devctl.Device
 	handle uint32
 	pipe   *os.File
+	over   atomic.Bool // Stop was called
 }
 
 // Stats count a capture's packets: those written, and those lost because the
@@ -51,6 +53,7 @@ func (c *Capture) Read(b []byte) (int, error) { return c.pipe.Read(b) }
 
 // Stop ends the capture. What the adapter has got still comes, and then io.EOF.
 func (c *Capture) Stop() (Stats, error) {
+	c.over.Store(true)
 	var rep uapi.CaptureReply
 	err := c.dev.Do("stop capture", uapi.OpStopCapture, &uapi.HandleRequest{Handle: c.handle}, &rep)
 	return Stats(rep), err
@@ -63,5 +66,11 @@ func (c *Capture) Stats() (Stats, error) {
 	return Stats(rep), err
 }
 
-// Close gives the pipe back; the adapter then ends the capture itself.
-func (c *Capture) Close() error { return c.pipe.Close() }
+// Close ends the capture, if Stop did not, and gives the pipe back. The adapter finds
+// out by itself only when it has something to write.
+func (c *Capture) Close() error {
+	if !c.over.Load() {
+		_, _ = c.Stop() // the adapter may be gone
+	}
+	return c.pipe.Close()
+}

@@ -2,11 +2,15 @@ package tap_test
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/softroce/softroce/internal/capture"
 	"github.com/softroce/softroce/internal/tap"
@@ -216,5 +220,23 @@ func TestChoice(t *testing.T) {
 	}
 	if _, err := chosen[3].Stats(); err == nil {
 		t.Error("nobody reads the capture any more, and it goes on")
+	}
+}
+
+// A capture that is closed is over, also one that no packet is of: a program may have
+// a few at a time, and any number one after the other.
+func TestCloseEndsACapture(t *testing.T) {
+	dev := device(t, testaddr.Take(t, 1)...)
+	for i := range 20 {
+		c, err := tap.Start(dev, tap.Options{QPNs: []uint32{0xABCDEF}})
+		for end := time.Now().Add(20 * time.Second); errors.Is(err, syscall.ENOSPC) && time.Now().Before(end); runtime.Gosched() {
+			c, err = tap.Start(dev, tap.Options{QPNs: []uint32{0xABCDEF}}) // the last one is on its way out
+		}
+		if err != nil {
+			t.Fatalf("capture %d: %v", i, err)
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
