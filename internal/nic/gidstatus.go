@@ -38,7 +38,7 @@ func (n *netWatch) status(list []localInterface, table []gidEntry) []uapi.GIDSta
 		s := uapi.GIDStatus{
 			Index: i, GID: e.gid.String(), Address: e.addr.String(), Type: gidType, Interface: e.ifname, LinkMTU: e.linkMTU, Usable: true,
 		}
-		if why := linkTrouble(list, e.ifindex); why != "" {
+		if why := linkTrouble(list, e); why != "" {
 			s.Usable, s.Why = false, why
 		}
 		out = append(out, s)
@@ -77,17 +77,20 @@ func (n *netWatch) wanted(list []localInterface) (out []netip.Addr) {
 	return out
 }
 
-// linkTrouble says what is wrong with the link of an address, "" when nothing is.
-func linkTrouble(list []localInterface, index int) string {
-	for i := range list {
-		in := &list[i]
-		switch {
-		case in.Index != index:
-		case in.Flags&net.FlagUp == 0:
-			return fmt.Sprintf("link down: interface %s is not up (ip link set %s up)", in.Name, in.Name)
-		case in.Flags&net.FlagRunning == 0:
-			return fmt.Sprintf("link down: interface %s has no carrier", in.Name)
-		}
+// linkTrouble says what is wrong with the link of an address, "" when nothing is, or
+// when the address is local by a route and has none.
+func linkTrouble(list []localInterface, e *gidEntry) string {
+	if e.ifname == "" {
+		return ""
+	}
+	i := slices.IndexFunc(list, func(in localInterface) bool { return in.Index == e.ifindex })
+	switch {
+	case i < 0:
+		return fmt.Sprintf("link gone: there is no interface %s any more", e.ifname)
+	case list[i].Flags&net.FlagUp == 0:
+		return fmt.Sprintf("link down: interface %s is not up (ip link set %s up)", list[i].Name, list[i].Name)
+	case list[i].Flags&net.FlagRunning == 0:
+		return fmt.Sprintf("link down: interface %s has no carrier", list[i].Name)
 	}
 	return ""
 }

@@ -43,6 +43,8 @@ func TestGIDStatus(t *testing.T) {
 	until(t, "the address is gone", is(-1, false, "the address is on no interface"))
 	addAddress(t, hostA, hostA.Addr4)
 	until(t, "the address is back", is(0, true, ""))
+	changeLink(t, hostA, (*netlink.Handle).LinkDel)
+	until(t, "the interface is gone", is(-1, false, "the address is on no interface"))
 }
 
 // A new IPv6 address is tentative at first, and says so; an interface that is gone is

@@ -83,7 +83,11 @@ func (n *netWatch) takeOut(table, found []gidEntry) (changed bool) {
 		}
 		k := slices.IndexFunc(found, func(o gidEntry) bool { return o.addr == e.addr })
 		if k >= 0 && !n.moved(&found[k]) {
+			mtu := e.linkMTU
 			*e = found[k]
+			if e.ifindex == 0 && e.ifname != "" { // its link is gone, and nobody knows that of the next
+				e.linkMTU = mtu
+			}
 			continue
 		}
 		n.a.log.Info("gid gone", keyAdapter, n.a.cfg.Name, keyIndex, i, keyGID, e.gid.String(), keyInterface, e.ifname)

@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/softroce/softroce/internal/testnet"
+	"github.com/softroce/softroce/internal/uapi"
 	"github.com/softroce/softroce/pkg/verbs"
 )
 
@@ -77,6 +78,18 @@ func TestTUNLinkGoesAndComesBack(t *testing.T) {
 		t.Helper()
 		until(t, "the port follows the link", func() bool { return a.port.Load().up == up })
 	}
+	r := rawHello(t, a)
+	usable := func(want bool, why string) func() bool {
+		return func() bool {
+			all := must[uapi.ListGIDsReply](r, uapi.OpListGIDs, nil).GIDs
+			for _, s := range all {
+				if s.Usable != want || s.Why != why || s.LinkMTU != 9000 || s.Interface != link {
+					return false
+				}
+			}
+			return len(all) == len(addrs)
+		}
+	}
 	state(true)
 	if mtu := a.port.Load().linkMTU; mtu != 9000 {
 		t.Errorf("MTU of the link: %d", mtu)
@@ -91,11 +104,13 @@ func TestTUNLinkGoesAndComesBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		state(false)
+		until(t, "no GID is usable, and why", usable(false, "link gone: there is no interface "+link+" any more"))
 		w.want(t, verbs.EventPortErr)
 		if testnet.TUN(t, addrs) != link {
 			t.Fatal("another link")
 		}
 		state(true)
+		until(t, "the GIDs are usable again", usable(true, ""))
 		w.want(t, verbs.EventPortActive)
 	}
 	if got := a.Addrs(); len(got) != len(addrs) {
