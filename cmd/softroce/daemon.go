@@ -63,7 +63,7 @@ func newDaemonCmd() *cobra.Command {
 		Short: "Run an adapter and serve the programs of this host",
 		Long: `daemon is the adapter. It owns UDP port 4791 on its addresses and serves local programs over a Unix
 socket. It needs no privilege. It ends at SIGTERM, SIGINT or SIGHUP: programs get a fatal device event, and
-the socket is removed; a second signal ends it at once.
+the socket is removed; a second signal, a quarter of a second later, ends it at once.
 
 The socket is --socket, else $SOFTROCE_SOCKET, else softroce/softroce.sock in $XDG_RUNTIME_DIR, else
 /run/softroce/softroce.sock. Programs look in the same places. A socket that a service manager passed

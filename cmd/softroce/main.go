@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -36,13 +37,18 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
+// sameSignal is how long after a signal that ends a command another one is taken for
+// the same; our own choice.
+const sameSignal = 250 * time.Millisecond
+
 func main() {
 	ends := []os.Signal{syscall.SIGTERM, syscall.SIGINT}
 	if !signal.Ignored(syscall.SIGHUP) { // nohup asks to outlive the terminal
 		ends = append(ends, syscall.SIGHUP)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), ends...)
-	context.AfterFunc(ctx, stop) // a second signal ends what does not end
+	// A second signal ends what does not end. Some senders, as timeout(1), send one twice.
+	context.AfterFunc(ctx, func() { time.AfterFunc(sameSignal, stop) })
 	err := newRoot().ExecuteContext(ctx)
 	stop()
 	os.Exit(exitStatus(err))

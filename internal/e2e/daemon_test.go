@@ -8,9 +8,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -66,6 +68,23 @@ func wantState(t *testing.T, c *net.UnixConn, want string) {
 	buf := make([]byte, 256)
 	if n, err := c.Read(buf); err != nil || !slices.Contains(strings.Split(string(buf[:n]), "\n"), want) {
 		t.Fatalf("the service manager was told %q, %v, want %q", buf[:n], err, want)
+	}
+}
+
+// A signal that comes twice, as timeout(1) sends it, ends a daemon in good order.
+func TestSignalTwice(t *testing.T) {
+	for _, addr := range testaddr.Take(t, 10) {
+		socket := socketIn(t)
+		d := startDaemon(t, addr, socket)
+		for range 2 {
+			_ = d.cmd.Process.Signal(syscall.SIGTERM) // it may have ended at the first
+			for end := time.Now().Add(limit); !strings.Contains(d.log.String(), "msg=stopping") && time.Now().Before(end); runtime.Gosched() {
+			}
+		}
+		d.gone.Do(func() { _ = d.cmd.Wait() }) // the status says it
+		if st := d.cmd.ProcessState; st.ExitCode() != 0 {
+			t.Fatalf("it ends with %v", st)
+		}
 	}
 }
 
