@@ -28,6 +28,7 @@ func partitioned(t *testing.T, keepAlive time.Duration) (n *rdmatest.Net, a, b *
 
 // A Read ends when the peer's host is gone without a word.
 func TestKeepAlive(t *testing.T) {
+	t.Parallel() // it waits for timeouts
 	n, a, b, x, y := partitioned(t, 10*time.Millisecond)
 	n.Partition(a, b)
 	var both sync.WaitGroup

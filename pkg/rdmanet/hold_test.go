@@ -56,6 +56,7 @@ func TestHeldBack(t *testing.T) {
 		}, "read"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel() // each waits for a timeout
 			x, y, all := burst(t, c.patient)
 			c.then(t, x)
 			readFull(t, y, append(all, c.want...))
@@ -66,6 +67,7 @@ func TestHeldBack(t *testing.T) {
 
 // Data that is held back when the peer closes did not arrive.
 func TestHeldBackIsLost(t *testing.T) {
+	t.Parallel()
 	x, y, all := burst(t, time.Hour)
 	readFull(t, y, all[:x.sent]) // whatever was sent
 	closed := make(chan error)
@@ -81,6 +83,7 @@ func TestHeldBackIsLost(t *testing.T) {
 
 // A peer without room gets what is held back when it has some.
 func TestHeldBackWaitsForRoom(t *testing.T) {
+	t.Parallel()
 	x, y, all := burst(t, time.Hour)
 	x.mu.Lock()
 	credits := x.credits
