@@ -55,6 +55,7 @@ race: ## run every test under the race detector (needs a C compiler)
 MATRIX_PKGS = ./pkg/adapter ./internal/nic ./internal/e2e ./internal/perf ./internal/pingpong ./internal/demo
 MATRIX      = on/1 on/3 off/1 off/3
 BACKENDS    = packet tun
+BACKEND_PKGS = $(MATRIX_PKGS) ./pkg/rdmacm ./internal/rping ./internal/cmtime ./internal/nc
 MATRIX_SKIP = SteadyStateDoesNotAllocate|LossDoesNotAllocate|EveryVerbLocally|LocalPeerGoes|Learner|LaneBetween
 
 matrix: ## the tests of the whole adapter under -race, with UDP offloads on and off, with 1 and 3 workers; then, without it, on each backend (root)
@@ -70,12 +71,12 @@ matrix: ## the tests of the whole adapter under -race, with UDP offloads on and 
 # All of them, since what tells the backends apart (a router on the way, several queues, no sockets, no multicast) shows in tests
 # of anything; it takes three minutes each. Tests about what a backend does not have say so and are skipped
 # (testmatrix.SkipOn).
-backends: ## the tests of the whole adapter on the packet and TUN backends (root)
+backends: ## the tests of the whole adapter, its programs and its connection manager on the packet and TUN backends (root)
 	@failed=; for backend in $(BACKENDS); do \
 		if [ "$$(id -u)" != 0 ]; then echo "backends: $$backend skipped: it needs root"; continue; fi; \
 		in=; if [ $$backend = tun ]; then in=.ci/in-tun-namespace; fi; begin=$$(date +%s); \
 		SOFTROCE_TEST_BACKEND=$$backend $$in \
-			$(TESTCOUNT) -name matrix-$$backend -- -timeout $(TIMEOUT) -skip '$(MATRIX_SKIP)' $(TESTFLAGS) $(MATRIX_PKGS) || failed="$$failed $$backend"; \
+			$(TESTCOUNT) -name matrix-$$backend -- -timeout $(TIMEOUT) -skip '$(MATRIX_SKIP)' $(TESTFLAGS) $(BACKEND_PKGS) || failed="$$failed $$backend"; \
 		echo "backends: $$backend took $$(($$(date +%s) - begin)) s"; \
 	done; if [ -n "$$failed" ]; then echo "backends: failed:$$failed" >&2; exit 1; fi
 

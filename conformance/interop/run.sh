@@ -19,7 +19,7 @@ REPO=$(cd "$HERE/../.." && pwd)
 
 usage() {
     cat <<-'U'
-	usage: run.sh [-r] [-k] [-s] [-l] [-c] [-g] [-f] [-t] [-o DIR] [-b FILE] [REGEXP]
+	usage: run.sh [-r] [-k] [-s] [-l] [-c] [-g] [-f] [-p] [-t] [-o DIR] [-b FILE] [REGEXP]
 	  REGEXP  run only the cases whose name it matches
 	  -r      reference run: a second guest takes softroce's place, so kernel rxe meets kernel rxe
 	  -k      keep the captures and logs of passed cases too
@@ -28,6 +28,7 @@ usage() {
 	  -c      only the conformance suite against the guest (else it comes last, unless there is a REGEXP)
 	  -g      the same, and what it finds is written into conformance/results
 	  -f      build the guest's image afresh
+	  -p      softroce is on the packet backend (--backend packet)
 	  -t      softroce has addresses of its own on a TUN link (--backend tun), to which this side routes
 	  -o DIR  put logs and captures there (default: a directory of their own under TMPDIR)
 	  -b FILE test this softroce command instead of building it
@@ -35,8 +36,8 @@ usage() {
 }
 
 # Read by lab.sh, too: guests, args, program.
-guests=1 args=() program='' shell='' list='' fresh='' out='' only='' write='' tun=''
-while getopts rkslcgfto:b:h option; do
+guests=1 args=() program='' shell='' list='' fresh='' out='' only='' write='' tun='' packet=''
+while getopts rkslcgfpto:b:h option; do
     case $option in
         r) guests=2; args+=(-reference) ;;
         k) args+=(-keep) ;;
@@ -45,6 +46,7 @@ while getopts rkslcgfto:b:h option; do
         c) only=yes ;;
         g) only=yes write=yes ;;
         f) fresh=yes ;;
+        p) packet=yes; args+=(-packet) ;;
         t) tun=yes; args+=(-tun roce0) ;;
         o) out=$OPTARG ;;
         b) program=$OPTARG ;;
@@ -55,7 +57,7 @@ done
 shift $((OPTIND - 1))
 [ $# -le 1 ] || { usage >&2; exit 2; }
 [ $# = 0 ] || args+=(-run "$1")
-[ -z "$tun" ] || [ "$guests$only" = 1 ] || { usage >&2; exit 2; }
+[ -z "$tun$packet" ] || [ "$guests$only" = 1 ] || { usage >&2; exit 2; }
 [ -z "$only" ] || [ "$guests$#" = 10 ] || { usage >&2; exit 2; }
 
 [ -z "$program" ] || [ -x "$program" ] || cannot "-b $program is not a program"
@@ -98,7 +100,7 @@ if [ -z "$only" ]; then
     start_driver "${args[@]}"
     await "$DRIVER" || status=$?
 fi
-if [ -n "$only" ] || [ "$guests$#$tun" = 10 ] && [ $status -le 1 ]; then
+if [ -n "$only" ] || [ "$guests$#$tun$packet" = 10 ] && [ $status -le 1 ]; then
     suite "$write" || status=1
 fi
 say "took $((SECONDS - start)) s"

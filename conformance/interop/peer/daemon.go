@@ -18,6 +18,7 @@ type daemon struct {
 	socket  string
 	logs    string
 	tun     string // link of its own; "": it has this side's addresses
+	packet  bool   // on the packet backend
 
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it ended, err is set then
@@ -46,6 +47,9 @@ func (d *daemon) start(ctx context.Context) error {
 	args := []string{"daemon", "--addr", addrs[0], "--addr", addrs[1], "--socket", d.socket, "--metrics", metricsAddress}
 	if d.tun != "" {
 		args = append(args, "--backend", "tun", "--tun", d.tun)
+	}
+	if d.packet {
+		args = append(args, "--backend", "packet")
 	}
 	d.cmd = child(context.WithoutCancel(ctx), d.program, args...)
 	d.cmd.Stdout, d.cmd.Stderr = file, file

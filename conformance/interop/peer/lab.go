@@ -170,7 +170,7 @@ func (l *lab) sides(log logf) (*side, *side, error) {
 // play runs the cases one after the other; the exit status.
 func (l *lab) play(ctx context.Context, cases []testCase) int {
 	if !l.reference {
-		l.daemon = &daemon{program: l.softroce, socket: filepath.Join(l.state, "softroce.sock"), logs: l.logs, tun: l.tun}
+		l.daemon = &daemon{program: l.softroce, socket: filepath.Join(l.state, "softroce.sock"), logs: l.logs, tun: l.tun, packet: l.packet}
 		if err := l.daemon.start(ctx); err != nil {
 			l.verdict("daemon/start", 0, err, l.daemon.logFile())
 			return l.close(ctx)

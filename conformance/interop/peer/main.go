@@ -28,6 +28,7 @@ type options struct {
 	list      bool
 	exec      int
 	tun       string // link of softroce's own
+	packet    bool   // softroce is on the packet backend
 }
 
 func main() {
@@ -40,6 +41,7 @@ func main() {
 	flag.BoolVar(&o.keep, "keep", false, "keep logs and captures of passed cases")
 	flag.BoolVar(&o.list, "list", false, "list the cases and stop")
 	flag.StringVar(&o.tun, "tun", "", "softroce is on this TUN link of the namespace")
+	flag.BoolVar(&o.packet, "packet", false, "softroce is on the packet backend")
 	flag.IntVar(&o.exec, "exec", 0, "run the arguments as a command in guest `N` and stop")
 	flag.Parse()
 
