@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/softroce/softroce/internal/testdevices"
 	"github.com/softroce/softroce/pkg/rdmacm"
@@ -34,6 +35,33 @@ func server(ctx context.Context, t *testing.T, d *verbs.Device, cfg Config) <-ch
 		t.Fatalf("the server does not listen: %v", o.err)
 	}
 	return out
+}
+
+// A server that is through with all pings leaves the hang-up to its client.
+func TestServerHangsUpLast(t *testing.T) {
+	devs, addrs := testdevices.Open(t, 2)
+	srv := server(t.Context(), t, devs[0], Config{Count: 2})
+	var early bool
+	pings := 0
+	_, err := Client(t.Context(), devs[1], Config{Count: 2, Addr: netip.AddrPortFrom(addrs[0], 0), Ping: func([]byte) {
+		if pings++; pings < 2 {
+			return
+		}
+		select {
+		case o := <-srv:
+			early = true
+			t.Errorf("the server ended before its client: %v", o.err)
+		case <-time.After(100 * time.Millisecond): // a moment in which a server that does not wait would be gone
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !early {
+		if o := <-srv; o.err != nil || o.rep.Pings != 2 {
+			t.Errorf("server: %+v, %v", o.rep, o.err)
+		}
+	}
 }
 
 func TestPings(t *testing.T) {

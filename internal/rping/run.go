@@ -21,6 +21,9 @@ type Report struct {
 	Elapsed     time.Duration // of all pings
 }
 
+// patience is how long a server that is through waits for its client to hang up.
+const patience = 2 * time.Second
+
 // ErrData is wrapped by the error of a ping that came back with other data.
 var ErrData = errors.New("the data that came back is not what was sent")
 
@@ -154,7 +157,20 @@ func serve(ctx context.Context, dev *verbs.Device, cfg *Config, r *rdmacm.Reques
 			break
 		}
 	}
-	return s.report(n, start), nil
+	rep := s.report(n, start)
+	s.farewell()
+	return rep, nil
+}
+
+// farewell leaves the hang-up to the client, for a while: rdma-core's server always does, and its client, when it is hung
+// up on before it has seen that the last ping is done, may wait for ever.
+func (s *session) farewell() {
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case <-s.ctx.Done():
+	case <-t.C:
+	}
 }
 
 // serverPing is one ping; false: the client hung up instead.
