@@ -66,7 +66,7 @@ func TestImpairedTransfers(t *testing.T) {
 		} {
 			t.Run(m.name+"/"+rule, func(t *testing.T) {
 				t.Parallel()
-				a, b := meet(t, m.workers, m.here, 13) // an ACK timer of 34 ms
+				a, b := meet(t, m.workers, m.here, 15) // an ACK timer of 134 ms
 				a.impairBy(t, "partition 192.0.2.1\n"+rule)
 				for i, n := range []int{1, 1000, 100000, 1 << 18} {
 					moveAfresh(t, a, b, verbs.WRRDMAWrite, n, byte(2*i+1))
