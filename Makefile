@@ -32,7 +32,7 @@ GOFILES     = git ls-files -co --exclude-standard -- '*.go'
 BE_PKGS     = $(wildcard ./pkg/bth ./pkg/bth/bthlayer ./pkg/mrtable ./pkg/qpstate ./pkg/wq ./pkg/cq ./pkg/transport ./internal/uapi ./internal/cm ./internal/capture)
 LDFLAGS     =
 
-.PHONY: help build demo test race matrix backends shuffle check lint fmt fmt-check mod-check vet vet-bigendian vet-crc deps fuzz-smoke soak conformance conformance-report interop bench bench-rxe bench-go vuln gen gen-check man cover clean
+.PHONY: help build demo test race matrix backends shuffle check lint fmt fmt-check mod-check vet vet-bigendian vet-crc deps fuzz-smoke soak conformance conformance-report interop interop-backends bench bench-rxe bench-go vuln gen gen-check man cover clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
@@ -163,12 +163,17 @@ conformance-report: ## the same, and one page of it and of committed results: bi
 	@status=0; for b in packet tun; do GO='$(GO)' conformance/run.sh -b $$b $(CONFORMANCEFLAGS) || status=1; done; \
 		GO='$(GO)' conformance/run.sh -r $(CONFORMANCEFLAGS) || status=1; exit $$status
 
-INTEROP_TUN = ^pingpong/(small|64k|mtu-4096|ipv6|uc|ud|srq|loss)/|^beside/|^cm/rping/(defaults|4096|ipv6)/|^verbs/(send|write|read|atomic)
+# The part of the cases that `make interop` plays on the other backends as well; `make interop-backends` plays all.
+INTEROP_SOME = ^pingpong/(small|64k|mtu-4096|ipv6|uc|ud|srq|loss)/|^beside/|^cm/rping/(defaults|4096|ipv6)/|^verbs/(send|write|read|atomic)
 
 interop: ## the lab: kernel rdma_rxe in a QEMU guest against softroce (root; installs Debian packages)
 	@if [ ! -x conformance/interop/run.sh ]; then echo "interop: conformance/interop/run.sh is not there" >&2; exit 1; fi
 	@COUNTFILE='$(COUNTFILE)' conformance/interop/run.sh
-	@COUNTFILE='$(COUNTFILE)' conformance/interop/run.sh -t '$(INTEROP_TUN)'
+	@COUNTFILE='$(COUNTFILE)' conformance/interop/run.sh -t '$(INTEROP_SOME)'
+	@COUNTFILE='$(COUNTFILE)' conformance/interop/run.sh -p '$(INTEROP_SOME)'
+
+interop-backends: ## every case of the lab on the packet and TUN backends (root)
+	@status=0; for b in p t; do COUNTFILE='$(COUNTFILE)' conformance/interop/run.sh -$$b || status=1; done; exit $$status
 
 bench: ## measure beside raw UDP, TCP and memcpy, write docs/performance.md (QUICK=1: targets only, prints)
 	@command -v iperf3 >/dev/null || { echo "bench: iperf3 is not installed; on Debian: apt-get install iperf3" >&2; exit 1; }

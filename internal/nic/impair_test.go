@@ -135,7 +135,7 @@ func TestOnePacket(t *testing.T) {
 		} {
 			t.Run(m.name+"/"+c.rule, func(t *testing.T) {
 				t.Parallel()
-				a, b := meet(t, m.workers, m.here, 13)
+				a, b := meet(t, m.workers, m.here, 15)
 				at := a
 				for _, r := range rulesOf(t, c.rule) {
 					if !m.here && (r.Dir == impair.Received || r.Dir == impair.Sent && r.Ops[0] == "ACK") {
@@ -182,7 +182,7 @@ func eventually(t testing.TB, what string, f func() bool) {
 func TestSealedCorruption(t *testing.T) {
 	for _, m := range meetings {
 		t.Run(m.name, func(t *testing.T) {
-			a, b := meet(t, m.workers, m.here, 13)
+			a, b := meet(t, m.workers, m.here, 15)
 			a.impairBy(t, "corrupt byte 28 sealed sent WRITE") // behind BTH and RETH
 			payload := bytes.Repeat([]byte{0x5A}, 64)
 			copy(a.e.mr.Bytes(), payload)
