@@ -26,7 +26,6 @@ type rule struct {
 // Modules that any row may name. A further one needs a record in docs/adr/.
 const (
 	gopacket   = "github.com/google/gopacket"
-	water      = "github.com/songgao/water"
 	netns      = "github.com/vishvananda/netns"
 	netlink    = "github.com/vishvananda/netlink"
 	cobra      = "github.com/spf13/cobra"
@@ -36,7 +35,7 @@ const (
 	yaml       = "go.yaml.in/yaml/v3"
 )
 
-var modules = []string{gopacket, water, netlink, netns, cobra, pflag, prometheus, xnet, yaml}
+var modules = []string{gopacket, netlink, netns, cobra, pflag, prometheus, xnet, yaml}
 
 // impure are the calls that a pure package may not make.
 var impure = map[string]string{
@@ -146,7 +145,7 @@ var rules = []rule{
 	},
 	{
 		path: "pkg/udp4791", is: "batches of datagrams and the IP facts around them", never: "a RoCE header beyond the steering filter",
-		may: []string{water}, testsMay: edgeTests, unix: true, unsafe: true,
+		testsMay: edgeTests, unix: true, unsafe: true,
 	},
 
 	{

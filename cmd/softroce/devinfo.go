@@ -236,8 +236,11 @@ func portSpeed(s uint8) float64 {
 
 // physState names ibv_port_attr's phys_state.
 func physState(s uint8) string {
-	if s == 5 {
-		return "LINK_UP (5)"
+	names := []string{
+		1: "SLEEP", 2: "POLLING", 3: "DISABLED", 4: "PORT_CONFIGURATION_TRAINING", 5: "LINK_UP", 6: "LINK_ERROR_RECOVERY", 7: "PHY_TEST",
+	}
+	if int(s) < len(names) && s > 0 {
+		return fmt.Sprintf("%s (%d)", names[s], s)
 	}
 	return fmt.Sprintf("(%d)", s)
 }

@@ -3,6 +3,7 @@ package udp4791
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -80,6 +81,36 @@ func TestTUNWithoutPrivilege(t *testing.T) {
 		_, err = OpenNet(Config{Addrs: addrs, Backend: BackendTUN, TUN: other})
 		wantPrivilege(t, err, "TUN link "+other, "CAP_NET_ADMIN")
 	})
+}
+
+// Who may not open the device itself hears of its mode, not of making links.
+func TestTUNNodeRefused(t *testing.T) {
+	for _, v := range []struct {
+		mode os.FileMode
+		want string
+	}{
+		{0, "its mode is 0000, its owner user"},
+		{0o400, "its mode is 0400, its owner user"},
+	} {
+		node := filepath.Join(t.TempDir(), "tun")
+		if err := os.WriteFile(node, nil, v.mode); err != nil {
+			t.Fatal(err)
+		}
+		withoutCapability(t, unix.CAP_DAC_OVERRIDE, func() {
+			_, err := openTUNNode(node)
+			if !errors.Is(err, unix.EACCES) {
+				t.Fatalf("error %v, want EACCES", err)
+			}
+			n := &tunNet{name: "roce0", cfg: Config{Addrs: tunAddrs(1, "ipv4")}}
+			text := n.explain(err).Error()
+			if !strings.Contains(text, "device "+node) || !strings.Contains(text, v.want) || strings.Contains(text, "ip tuntap") {
+				t.Errorf("mode %04o: %s", v.mode, text)
+			}
+		})
+	}
+	if text := (&nodeRefused{"/dev/null", unix.EPERM}).reason(); !strings.Contains(text, "device cgroup") {
+		t.Errorf("a device that everybody may open, and may not: %s", text)
+	}
 }
 
 // userLink makes a TUN link of a user's.

@@ -197,7 +197,10 @@ func (n *tunNet) look() {
 
 func (n *tunNet) explain(err error) error {
 	e := &SocketError{Op: "open TUN link " + n.name, Addr: n.cfg.Addrs[0], Err: err}
+	node := (*nodeRefused)(nil)
 	switch {
+	case errors.As(err, &node):
+		e.Reason = node.reason()
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
 		e.Reason = "making a link needs CAP_NET_ADMIN, once: \"ip tuntap add dev " + n.name +
 			" mode tun multi_queue user USER\" as root makes one that USER's adapter opens without"
@@ -357,7 +360,7 @@ var errPlainLink = errors.New("its packets have no virtio-net header")
 // openTUNLink attaches a new descriptor to a link, which is made where there is
 // none. The error is an errno, or errPlainLink.
 func openTUNLink(name string, multi bool) (int, error) {
-	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err := openTUNNode("/dev/net/tun")
 	if err != nil {
 		return -1, err
 	}
