@@ -161,6 +161,7 @@ type Adapter struct {
 
 	failures  failures
 	gidStatus atomic.Pointer[[]uapi.GIDStatus]
+	tooLong   atomic.Bool // a segmented send was longer than its link carried, since the network was last looked at
 
 	refusedLog rateLimit
 	faultLog   rateLimit

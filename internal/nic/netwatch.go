@@ -213,7 +213,8 @@ func (n *netWatch) refresh() (again time.Duration) {
 	n.a.gidStatus.Store(&status)
 	if before != nil { // programs may be there
 		n.tell(changed || added, before.up, port.up)
-		if port.linkMTU != before.linkMTU || port.up && !before.up {
+		// An MTU that was lowered for less than a look at the network shows by what was refused meanwhile.
+		if n.a.tooLong.Swap(false) || port.linkMTU != before.linkMTU || port.up && !before.up {
 			n.a.retrySegments()
 		}
 	}

@@ -1,7 +1,10 @@
 package nic
 
 import (
+	"errors"
 	"net/netip"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/softroce/softroce/pkg/bth"
 	"github.com/softroce/softroce/pkg/transport"
@@ -59,6 +62,9 @@ func (a *Adapter) retrySegments() {
 func (w *worker) stopSegments(r *route, why string, err error) {
 	r.segments, r.trial = false, false
 	w.stats.SegmentsStopped++
+	if errors.Is(err, unix.EMSGSIZE) {
+		w.a.tooLong.Store(true)
+	}
 	if n, ok := w.sendLog.allow(w.now); ok {
 		w.a.log.Warn("segmentation offload is off for this peer: "+why+" (--gso=on|off decides it for all)",
 			keyDst, r.dst.String(), keyErr, err, keySuppressed, n)
