@@ -68,13 +68,14 @@ func Client(ctx context.Context, dev *verbs.Device, cfg Config) (*Report, error)
 func (s *session) clientPing(n int) error {
 	fill(s.source(), n)
 	key, size := uint32(s.data.RKey()), uint32(s.cfg.Size)
-	if err := s.send(info{s.data.Addr(), key, size}, "where the source is"); err != nil {
-		return err
+	err := s.send(info{s.data.Addr(), key, size}, "where the source is")
+	if err == nil {
+		err = s.await(recvID)
 	}
-	if err := s.await(recvID); err != nil {
-		if n == 0 && errors.Is(err, errHungUp) {
-			err = fmt.Errorf("%w before it read the source of %d bytes: a server with a smaller -S does", err, size)
-		}
+	if n == 0 && errors.Is(err, errHungUp) {
+		err = fmt.Errorf("%w before it read the source of %d bytes: a server with a smaller -S does", err, size)
+	}
+	if err != nil {
 		return err
 	}
 	s.debug("the peer has read the source")
