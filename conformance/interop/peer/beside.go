@@ -36,14 +36,19 @@ pkill -x softroce; ip rule add pref 0 lookup local; ip rule del pref 10; ip rule
 nft delete table inet lab; ip route del 10.77.2.0/24 via 10.77.0.1; ip link del roce0`
 
 // besideRuns are the two roles, by two programs of the guest.
-var besideRuns = []struct{ name, server, client string }{
+var besideRuns = []struct {
+	name, server, client string
+	port                 int // on which the server listens, before the client comes
+}{
 	{
 		"guest-server", "ibv_rc_pingpong -d rxe0 -g 1 -p 18600 -s 10000 -n 20 -c",
 		"SOFTROCE_SOCKET=/tmp/softroce.sock /tmp/softroce pingpong rc -g 0 -p 18600 -s 10000 -n 20 -c 127.0.0.1",
+		18600,
 	},
 	{
 		"guest-client", "env SOFTROCE_SOCKET=/tmp/softroce.sock /tmp/softroce pingpong rc -g 0 -p 18601 -s 10000 -n 20 -c",
 		"ibv_rc_pingpong -d rxe0 -g 1 -p 18601 -s 10000 -n 20 -c 127.0.0.1",
+		18601,
 	},
 }
 
@@ -67,8 +72,9 @@ func (l *lab) besideCases() (cases []testCase) {
 					return err
 				}
 				out, status, err := l.guest.exec(ctx, pingpongLimit, fmt.Sprintf(
-					"(%s >/tmp/beside.log 2>&1 &); sleep 1; %s; rc=$?; "+
-						"for i in $(seq 100); do grep -q 'iters in' /tmp/beside.log && break; sleep 0.1; done; echo --- server; cat /tmp/beside.log; exit $rc", r.server, r.client))
+					"(%s >/tmp/beside.log 2>&1 &); "+
+						"for i in $(seq 300); do grep -q ':%04X 0*:0000 0A ' /proc/net/tcp /proc/net/tcp6 && break; sleep 0.1; done; %s; rc=$?; "+
+						"for i in $(seq 100); do grep -q 'iters in' /tmp/beside.log && break; sleep 0.1; done; echo --- server; cat /tmp/beside.log; exit $rc", r.server, r.port, r.client))
 				log("%s", out)
 				if err == nil && (status != 0 || strings.Count(out, "20 iters in") != 2) {
 					err = fmt.Errorf("ended with %d: %s", status, lastLine(out))
