@@ -5,6 +5,7 @@ import (
 	"io"
 	"testing"
 
+	"github.com/softroce/softroce/internal/testdevices"
 	"github.com/softroce/softroce/pkg/verbs"
 )
 
@@ -18,7 +19,7 @@ func BenchmarkStream(b *testing.B) {
 }
 
 func benchStream(b *testing.B, size int) {
-	devs, _ := devices(b, 2)
+	devs, _ := testdevices.Open(b, 2)
 	x, y := pair(b, devs[0], devs[1], nil, nil)
 	read := make(chan int64)
 	go func() {
@@ -44,7 +45,7 @@ func benchStream(b *testing.B, size int) {
 // benchWrites keeps as much in flight, as a stream does, and at least two
 // requests.
 func benchWrites(b *testing.B, size int) {
-	devs, _ := devices(b, 2)
+	devs, _ := testdevices.Open(b, 2)
 	x, y := pair(b, devs[0], devs[1], nil, nil)
 	depth := min(max(defaultSendBuffer/size, 2), sends)
 	b.SetBytes(int64(size))

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/softroce/softroce/internal/testaddr"
+	"github.com/softroce/softroce/internal/testdevices"
 	"github.com/softroce/softroce/pkg/adapter"
 	"github.com/softroce/softroce/pkg/verbs"
 )
@@ -31,7 +32,7 @@ func TestEndOfStreamByCompletions(t *testing.T) {
 	gone := verbs.WC{Status: verbs.WCWRFlushErr, Opcode: verbs.WCRecv}
 	const data, end, last = 0, 1, 2 // the sends
 	reset := unix.ECONNRESET
-	devs, _ := devices(t, 2)
+	devs, _ := testdevices.Open(t, 2)
 	for _, c := range []struct {
 		name              string
 		wcs               []verbs.WC

@@ -13,11 +13,19 @@ import (
 
 	"golang.org/x/net/nettest"
 	"golang.org/x/sys/unix"
+
+	"github.com/softroce/softroce/internal/testdevices"
 )
 
-// The tests of golang.org/x/net for every net.Conn, with buffers so small that
-// all that can wrap, run out or wait does, and with the usual ones.
+// The tests of golang.org/x/net for every net.Conn.
 func TestNettest(t *testing.T) {
+	testConn(t, func(c *Conn) net.Conn { return c })
+}
+
+// testConn runs them over connections as wrap makes them, with buffers so small that
+// all that can wrap, run out or wait does, and with the usual ones.
+func testConn(t *testing.T, wrap func(*Conn) net.Conn) {
+	t.Helper()
 	for _, c := range []struct {
 		name string
 		conf *Config
@@ -26,10 +34,10 @@ func TestNettest(t *testing.T) {
 		{"usual", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			devs, _ := devices(t, 2)
+			devs, _ := testdevices.Open(t, 2)
 			nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
 				a, b := pair(t, devs[0], devs[1], c.conf, c.conf)
-				return a, b, func() { closeBoth(a, b) }, nil
+				return wrap(a), wrap(b), func() { closeBoth(a, b) }, nil
 			})
 		})
 	}
@@ -45,7 +53,7 @@ func closeBoth(a, b net.Conn) {
 
 // Both directions at once, in pieces of any size, through buffers that differ.
 func TestStream(t *testing.T) {
-	devs, _ := devices(t, 2)
+	devs, _ := testdevices.Open(t, 2)
 	const total = 4 << 20
 	data := make([]byte, total)
 	for i := range data {
@@ -96,7 +104,7 @@ func TestStream(t *testing.T) {
 
 // What was written before Close arrives, whether or not the peer reads.
 func TestCloseDelivers(t *testing.T) {
-	devs, _ := devices(t, 2)
+	devs, _ := testdevices.Open(t, 2)
 	a, b := pair(t, devs[0], devs[1], nil, nil)
 	data := bytes.Repeat([]byte("0123456789"), 5000)
 	if n, err := a.Write(data); n != len(data) || err != nil {
@@ -116,7 +124,7 @@ func TestCloseDelivers(t *testing.T) {
 // One that waits for the peer's messages only does not hold up who waits for own
 // sends to complete.
 func TestCloseWriteBesideRead(t *testing.T) {
-	devs, _ := devices(t, 2)
+	devs, _ := testdevices.Open(t, 2)
 	a, b := pair(t, devs[0], devs[1], nil, nil)
 	read := make(chan error)
 	go func() {
@@ -141,7 +149,7 @@ func TestCloseWriteBesideRead(t *testing.T) {
 
 // Errors are those that callers of a net.Conn look for.
 func TestErrors(t *testing.T) {
-	devs, _ := devices(t, 2)
+	devs, _ := testdevices.Open(t, 2)
 	a, b := pair(t, devs[0], devs[1], nil, nil)
 	check(t, a.SetReadDeadline(time.Now().Add(-time.Second)))
 	_, err := a.Read(make([]byte, 1))
@@ -177,7 +185,7 @@ func TestErrors(t *testing.T) {
 // A peer that does not keep to the protocol ends the connection, and nothing
 // beyond its ring is touched.
 func TestPeerBreaksProtocol(t *testing.T) {
-	devs, _ := devices(t, 2)
+	devs, _ := testdevices.Open(t, 2)
 	for _, c := range []struct {
 		name  string
 		m     message

@@ -10,8 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/net/nettest"
 	"golang.org/x/sys/unix"
+
+	"github.com/softroce/softroce/internal/testdevices"
 )
 
 // byCopy is a connection whose calls are those of io.Copy: Write is a ReadFrom and
@@ -55,21 +56,7 @@ func (o *once) Write(b []byte) (int, error) {
 // What a net.Conn must do holds for ReadFrom and WriteTo, too: deadlines, Close
 // beside them, data that is whole.
 func TestNettestByCopy(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		conf *Config
-	}{
-		{"small", &Config{RecvBuffer: minBuffer, SendBuffer: minBuffer + 1024, Receives: minReceives}},
-		{"usual", nil},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			devs, _ := devices(t, 2)
-			nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
-				a, b := pair(t, devs[0], devs[1], c.conf, c.conf)
-				return byCopy{a}, byCopy{b}, func() { closeBoth(a, b) }, nil
-			})
-		})
-	}
+	testConn(t, func(c *Conn) net.Conn { return byCopy{c} })
 }
 
 // plain hides what else a reader or writer can do.
@@ -81,7 +68,7 @@ type plain struct {
 // io.Copy through connections with every mix of sizes: the whole arrives, and its
 // end.
 func TestCopy(t *testing.T) {
-	devs, _ := devices(t, 2)
+	devs, _ := testdevices.Open(t, 2)
 	data := bytes.Repeat([]byte("0123456789abcdefg"), 250_000)
 	for _, c := range []struct {
 		name   string
@@ -119,7 +106,7 @@ func TestCopy(t *testing.T) {
 
 // What a writer did not take is read next, whether it says why or not.
 func TestShortWrite(t *testing.T) {
-	devs, _ := devices(t, 2)
+	devs, _ := testdevices.Open(t, 2)
 	a, b := pair(t, devs[0], devs[1], nil, nil)
 	write(t, a, []byte("0123456789"))
 	closeWrite(t, a)
@@ -232,7 +219,7 @@ func TestSlowReaderAndWriter(t *testing.T) {
 // A Read beside a writer that has the data wakes when that gives back what it did
 // not take.
 func TestReadBesideWriteTo(t *testing.T) {
-	devs, _ := devices(t, 2)
+	devs, _ := testdevices.Open(t, 2)
 	a, b := pair(t, devs[0], devs[1], nil, nil)
 	out := newStuck()
 	written := make(chan error, 1)
@@ -312,7 +299,7 @@ func (broken) Read([]byte) (int, error) { return 0, errBroken }
 
 // Without memory of the adapter's for it, ReadFrom copies.
 func TestReadFromWithoutMemory(t *testing.T) {
-	devs, _ := devices(t, 2)
+	devs, _ := testdevices.Open(t, 2)
 	a, b := pair(t, devs[0], devs[1], nil, nil)
 	none, err := devs[0].AllocPD()
 	check(t, err)

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/net/nettest"
 	"golang.org/x/sys/unix"
 
+	"github.com/softroce/softroce/internal/testdevices"
 	"github.com/softroce/softroce/pkg/rdmacm"
 	"github.com/softroce/softroce/pkg/verbs"
 )
@@ -29,7 +30,7 @@ func patience(t testing.TB) context.Context {
 // listen makes a listener on one device, and a dialer to it on another.
 func listen(t testing.TB, lc *ListenConfig) (*Listener, *Dialer) {
 	t.Helper()
-	devs, addrs := devices(t, 2)
+	devs, addrs := testdevices.Open(t, 2)
 	l, err := lc.ListenTo(devs[1], net.JoinHostPort(addrs[1].String(), "0"))
 	check(t, err)
 	t.Cleanup(func() { check(t, l.Close()) })

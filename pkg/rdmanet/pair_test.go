@@ -1,11 +1,8 @@
 package rdmanet
 
 import (
-	"net/netip"
 	"testing"
 
-	"github.com/softroce/softroce/internal/testaddr"
-	"github.com/softroce/softroce/pkg/adapter"
 	"github.com/softroce/softroce/pkg/verbs"
 )
 
@@ -14,22 +11,6 @@ func check(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// devices opens n adapters in this process, which meet over UDP.
-func devices(t testing.TB, n int) (devs []*verbs.Device, addrs []netip.Addr) {
-	t.Helper()
-	addrs = testaddr.Take(t, n)
-	for _, a := range addrs {
-		ad, err := adapter.Start(adapter.Config{Addrs: []netip.Addr{a}, Workers: 1})
-		check(t, err)
-		t.Cleanup(func() { check(t, ad.Close()) })
-		d, err := ad.Open()
-		check(t, err)
-		t.Cleanup(func() { check(t, d.Close()) })
-		devs = append(devs, d)
-	}
-	return devs, addrs
 }
 
 // pair connects two endpoints without a connection manager.
