@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/softroce/softroce/internal/capture"
+	"github.com/softroce/softroce/internal/inspect"
 	"github.com/softroce/softroce/internal/tap"
 	"github.com/softroce/softroce/pkg/verbs"
 )
@@ -135,7 +136,7 @@ func (f *captureFlags) run(ctx context.Context, stdout, stderr io.Writer) error 
 	n, err := record(ctx, dev, f.options, f.seconds, func(r io.Reader) (bool, error) {
 		return split.Copy(r, func(n int) (io.WriteCloser, error) { return files.open(ctx, n) })
 	})
-	fmt.Fprint(stderr, packets(written), " written")
+	fmt.Fprint(stderr, inspect.Count(written, "packet"), " written")
 	if n.Lost > 0 {
 		fmt.Fprintf(stderr, ", %d lost because this end was too slow", n.Lost)
 	}
@@ -144,14 +145,6 @@ func (f *captureFlags) run(ctx context.Context, stdout, stderr io.Writer) error 
 		return fmt.Errorf("capture: %w", err)
 	}
 	return nil
-}
-
-// packets says a number of packets.
-func packets(n uint64) string {
-	if n == 1 {
-		return "1 packet"
-	}
-	return fmt.Sprintf("%d packets", n)
 }
 
 // captureGrace is how long what a capture has at its end may take to be written; our

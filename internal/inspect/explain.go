@@ -167,8 +167,8 @@ func (e *Explanation) seen(format string, args ...any) {
 	e.Seen = append(e.Seen, fmt.Sprintf(format, args...))
 }
 
-// count says a number with the word for it, whose plural ends on s, or on ies for y.
-func count(n uint64, one string) string {
+// Count says a number with the word for it, whose plural ends on s, or on ies for y.
+func Count(n uint64, one string) string {
 	if n == 1 {
 		return "1 " + one
 	}
@@ -217,24 +217,24 @@ func subject(s *verbs.Story) string {
 // wire says what was seen on the wire.
 func (e *Explanation) wire(s *verbs.Story) {
 	r := &s.QP
-	e.seen("%s sent (%d of them again) and %d received; %s done, %d taken", count(r.SentPkts, "packet"), r.Resent, r.RcvdPkts, count(r.SentMsgs, "message"), r.RcvdMsgs)
+	e.seen("%s sent (%d of them again) and %d received; %s done, %d taken", Count(r.SentPkts, "packet"), r.Resent, r.RcvdPkts, Count(r.SentMsgs, "message"), r.RcvdMsgs)
 	if r.Duplicates > 0 {
-		e.seen("%s received: this end had taken the requests before, and the peer did not see the answers", count(r.Duplicates, "duplicate"))
+		e.seen("%s received: this end had taken the requests before, and the peer did not see the answers", Count(r.Duplicates, "duplicate"))
 	}
 	if r.OutOfSequence > 0 {
-		e.seen("%s received out of sequence: behind one that is missing", count(r.OutOfSequence, "packet"))
+		e.seen("%s received out of sequence: behind one that is missing", Count(r.OutOfSequence, "packet"))
 	}
 	if r.Timeouts > 0 {
-		e.seen("the ACK timer expired %s: timeout %d is %v", count(r.Timeouts, "time"), s.Attr.Timeout, bth.AckTimeout(s.Attr.Timeout))
+		e.seen("the ACK timer expired %s: timeout %d is %v", Count(r.Timeouts, "time"), s.Attr.Timeout, bth.AckTimeout(s.Attr.Timeout))
 	}
 	if r.SeqNAKs > 0 {
-		e.seen("the peer asked for a lost packet %s (NAK PSN sequence error)", count(r.SeqNAKs, "time"))
+		e.seen("the peer asked for a lost packet %s (NAK PSN sequence error)", Count(r.SeqNAKs, "time"))
 	}
 	if r.RNRWaits > 0 {
-		e.seen("the peer had no receive posted %s (RNR NAK), and asked to wait %v in all", count(r.RNRWaits, "time"), time.Duration(r.RNRWaitNS))
+		e.seen("the peer had no receive posted %s (RNR NAK), and asked to wait %v in all", Count(r.RNRWaits, "time"), time.Duration(r.RNRWaitNS))
 	}
 	if r.SentRNRs > 0 {
-		e.seen("no receive was posted here %s (RNR NAK sent)", count(r.SentRNRs, "time"))
+		e.seen("no receive was posted here %s (RNR NAK sent)", Count(r.SentRNRs, "time"))
 	}
 	for _, n := range []struct {
 		what string
@@ -249,7 +249,7 @@ func (e *Explanation) wire(s *verbs.Story) {
 		if text == "" {
 			text = "not accepted"
 		}
-		e.seen("%d x %s of %s, the last with PSN 0x%06x, %s: %s (%s)", o.Count, o.Opcode, count(uint64(o.Size), "byte"), o.PSN, since(o.AgoNS), text, o.Verdict)
+		e.seen("%d x %s of %s, the last with PSN 0x%06x, %s: %s (%s)", o.Count, o.Opcode, Count(uint64(o.Size), "byte"), o.PSN, since(o.AgoNS), text, o.Verdict)
 	}
 }
 
@@ -280,7 +280,7 @@ func Impaired(list []Explanation, rules []verbs.ImpairRule) {
 	var causes []string
 	for _, r := range rules {
 		if r.Hit > 0 {
-			causes = append(causes, fmt.Sprintf("packets of this adapter are impaired on purpose: rule %d (%s) hit %s", r.ID, r.Rule, count(r.Hit, "packet")))
+			causes = append(causes, fmt.Sprintf("packets of this adapter are impaired on purpose: rule %d (%s) hit %s", r.ID, r.Rule, Count(r.Hit, "packet")))
 		}
 	}
 	if len(causes) == 0 {

@@ -55,12 +55,12 @@ func what(t *verbs.Trouble) string {
 	if t.Op == "" {
 		return "a request"
 	}
-	return fmt.Sprintf("%s of %s", t.Op, count(uint64(t.Size), "byte"))
+	return fmt.Sprintf("%s of %s", t.Op, Count(uint64(t.Size), "byte"))
 }
 
 func noAnswer(e *Explanation, s *verbs.Story) {
 	t, a := &s.First, &s.Attr
-	e.Meaning = fmt.Sprintf("The peer did not acknowledge PSN 0x%06x (%s) after %s; the requests behind it were flushed.", t.PSN, what(t), count(uint64(t.Retries), "retry"))
+	e.Meaning = fmt.Sprintf("The peer did not acknowledge PSN 0x%06x (%s) after %s; the requests behind it were flushed.", t.PSN, what(t), Count(uint64(t.Retries), "retry"))
 	each := bth.AckTimeout(a.Timeout)
 	e.cause("retry_cnt = %d, timeout = %d (%v): given up after about %v", t.Retries, a.Timeout, each, time.Duration(t.Retries+1)*each)
 	switch {
@@ -72,10 +72,10 @@ func noAnswer(e *Explanation, s *verbs.Story) {
 		e.change("compare dest_qp_num and dgid with what the peer says of itself, and rq_psn of the peer (this end's sq_psn)")
 		e.change("see that the peer is in RTR before this end sends, that it still runs, and that no firewall stops UDP port 4791")
 	case s.QP.SentMsgs == 0:
-		e.cause("%s came from the peer, but none acknowledged anything: its acknowledgements are lost on the way, or its rq_psn is not the sq_psn = 0x%06x here", count(t.Heard, "packet"), s.QP.SQPSN)
+		e.cause("%s came from the peer, but none acknowledged anything: its acknowledgements are lost on the way, or its rq_psn is not the sq_psn = 0x%06x here", Count(t.Heard, "packet"), s.QP.SQPSN)
 		e.change("softroce explain 0x%06x at the peer shows what it did with these packets: duplicates mean that it took them, and its answers are lost; else give it this end's sq_psn as its rq_psn", s.QP.PeerQPN)
 	default:
-		e.cause("%s had come from the peer before: it went away, or the way to it broke, or timeout is shorter than its pauses", count(t.Heard, "packet"))
+		e.cause("%s had come from the peer before: it went away, or the way to it broke, or timeout is shorter than its pauses", Count(t.Heard, "packet"))
 		e.change("see whether the peer's program and its queue pair still live (softroce explain 0x%06x there)", s.QP.PeerQPN)
 		e.change("raise timeout (14 is 67 ms, 18 is 1.07 s) or retry_cnt (at most 7) where the peer is only slow")
 	}
@@ -85,7 +85,7 @@ func notReady(e *Explanation, s *verbs.Story) {
 	t := &s.First
 	each := bth.RNRTimerDuration(t.RNRTimer)
 	e.Meaning = fmt.Sprintf("The peer had no receive posted for PSN 0x%06x (%s), each time it was asked.", t.PSN, what(t))
-	e.cause("rnr_retry = %d at this end: tried %s", t.Retries, count(uint64(t.Retries)+1, "time"))
+	e.cause("rnr_retry = %d at this end: tried %s", t.Retries, Count(uint64(t.Retries)+1, "time"))
 	e.cause("min_rnr_timer = %d at the peer: it asks to wait %v each time", t.RNRTimer, each)
 	e.change("let the peer post receives before this end sends, and keep some posted")
 	e.change("or set rnr_retry to 7, which waits for ever, or raise the peer's min_rnr_timer")
@@ -108,7 +108,7 @@ func refused(e *Explanation, s *verbs.Story) {
 			e.cause("qp_access_flags of the peer: without %s it refuses every %s", r, t.Op)
 		}
 		if strings.HasPrefix(t.Op, "SEND") || strings.HasSuffix(t.Op, "IMM") {
-			e.cause("the receive at the peer: it must have room for the %s", count(uint64(t.Size), "byte"))
+			e.cause("the receive at the peer: it must have room for the %s", Count(uint64(t.Size), "byte"))
 		}
 		if strings.HasPrefix(t.Op, "ATOMIC") {
 			e.cause("remote_addr = %#x: it must be a multiple of 8", t.Addr)
@@ -203,7 +203,7 @@ func (e *Explanation) memory(t *verbs.Trouble, key string) {
 	case "rights":
 		e.cause("%s: its access is %s, and this needs %s; asked for was %s", name, rightsText(t.Has), rightsText(t.Need), asked)
 	case "bounds":
-		e.cause("%s covers %s from %#x, and %s reaches outside", name, count(t.Covers, "byte"), t.Base, asked)
+		e.cause("%s covers %s from %#x, and %s reaches outside", name, Count(t.Covers, "byte"), t.Base, asked)
 	case "memory_gone":
 		e.cause("%s: the memory behind it cannot be reached any more (%s)", name, asked)
 	case "short_list":
@@ -231,9 +231,9 @@ func request(e *Explanation, s *verbs.Story) {
 		e.mtu(s, false)
 		e.change("set the same path_mtu at both ends at RTR: the smaller of the two active_mtu (softroce devinfo)")
 	case "length":
-		e.cause("the packet's length (%s), its pad or its DMA length contradict each other or the path MTU %d", count(uint64(t.Size), "byte"), s.QP.PathMTU)
+		e.cause("the packet's length (%s), its pad or its DMA length contradict each other or the path MTU %d", Count(uint64(t.Size), "byte"), s.QP.PathMTU)
 	case "recv_short":
-		e.cause("the posted receive has %s of room, and the message brought %d so far", count(uint64(t.Room), "byte"), t.Size)
+		e.cause("the posted receive has %s of room, and the message brought %d so far", Count(uint64(t.Room), "byte"), t.Size)
 		e.change("post receives as long as the longest message that the peer sends")
 	case "disabled":
 		e.cause("qp_access_flags = %#x (%s): the operation needs %s", s.Attr.AccessFlags, rightsText(t.Has), rightsText(t.Need))

@@ -306,7 +306,7 @@ func (t *Top) header(columns int) []string {
 		which = ", idle ones hidden"
 	}
 	return []string{
-		fmt.Sprintf("%s  %s  %s%s  by %s, every %v", clean(t.adapter), t.now.Format(time.TimeOnly), count(uint64(t.all), "queue pair"), which, t.order().Name, t.Every),
+		fmt.Sprintf("%s  %s  %s%s  by %s, every %v", clean(t.adapter), t.now.Format(time.TimeOnly), Count(uint64(t.all), "queue pair"), which, t.order().Name, t.Every),
 		totals(&sum, columns),
 	}
 }

@@ -51,10 +51,10 @@ func waitText(r *verbs.Resource) string {
 		text = fmt.Sprintf("%d send requests wait", r.SendQueued)
 	}
 	if r.Timeouts > 0 {
-		text += fmt.Sprintf(", the ACK timer expired %s", count(r.Timeouts, "time"))
+		text += fmt.Sprintf(", the ACK timer expired %s", Count(r.Timeouts, "time"))
 	}
 	if r.RNRWaits > 0 {
-		text += fmt.Sprintf(", the peer had no receive posted %s", count(r.RNRWaits, "time"))
+		text += fmt.Sprintf(", the peer had no receive posted %s", Count(r.RNRWaits, "time"))
 	}
 	return text
 }
